@@ -1,0 +1,244 @@
+"""Where the logs of a worker group go: decides paths and makes folders; never opens, writes or deletes a log.
+
+Layout (torchelastic's): ``<log dir>/<run id>_<8 letters>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}``.
+Unlike torchelastic, nothing that exists is ever removed: an attempt folder that is taken gets a ``.<k>`` suffix.
+
+    OSError
+      LogDirError    the log folder cannot be used; the message is one sentence for the user
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from phalanx.multiprocessing.std import Std, to_map
+
+__all__ = ["DefaultLogsSpecs", "LogDirError", "LogsDest", "LogsSpecs"]
+
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789_"  # of mkdtemp's names
+_NAME_ATTEMPTS = 100
+
+
+class LogDirError(OSError):
+    """A log folder cannot be made or written to."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"cannot use the log folder {path!r}: {reason}; choose a writable one with --log-dir")
+        self.path = path
+        self.reason = reason
+
+
+@dataclass
+class LogsDest:
+    """The destinations of one attempt, by local rank. An empty path means: not redirected.
+
+    The first seven fields are torchelastic's. ``stderr_tail`` is how many of the last bytes of stderr are kept for
+    the failure report (0: none, un-redirected stderr is inherited); ``max_bytes`` caps each log file (None: no cap).
+    """
+
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+    tee_stdouts: dict[int, str] = field(default_factory=dict)
+    tee_stderrs: dict[int, str] = field(default_factory=dict)
+    error_files: dict[int, str] = field(default_factory=dict)
+    filtered_stdout: str = field(default_factory=str)
+    filtered_stderr: str = field(default_factory=str)
+    stderr_tail: int = field(default=65536, kw_only=True)
+    max_bytes: int | None = field(default=None, kw_only=True)
+
+
+class LogsSpecs(ABC):
+    """What the user asked for; `reify` turns it into paths once per attempt. A plug-in point: subclass it."""
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: Collection[int] | None = None,
+    ) -> None:
+        self._root_log_dir = log_dir
+        self._redirects = redirects
+        self._tee = tee
+        self._local_ranks_filter = local_ranks_filter
+
+    @abstractmethod
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Make the destinations of an attempt; ``envs`` are the workers' environments by local rank."""
+
+    @property
+    @abstractmethod
+    def root_log_dir(self) -> str:
+        """The folder that holds the logs of all attempts."""
+
+
+class DefaultLogsSpecs(LogsSpecs):
+    """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is None.
+
+    ``log_dir="/dev/null"`` keeps nothing: streams are inherited and workers get no error file. A rank that is not in
+    ``local_ranks_filter`` is silent on the console: its teed streams go to their files alone, and its streams without
+    a file to ``/dev/null``. An empty filter is no filter. Raises `LogDirError`.
+    """
+
+    def __init__(
+        self,
+        log_dir: str | None = None,
+        redirects: Std | Mapping[int, Std] = Std.NONE,
+        tee: Std | Mapping[int, Std] = Std.NONE,
+        local_ranks_filter: Collection[int] | None = None,
+        *,
+        stderr_tail: int = 65536,
+        max_bytes: int | None = None,
+    ) -> None:
+        super().__init__(log_dir, redirects, tee, local_ranks_filter)
+        self._stderr_tail = stderr_tail
+        self._max_bytes = max_bytes
+        self._run_log_dir: str | None = None
+        self._own_root: str | None = None
+        if log_dir is not None and log_dir != os.devnull:
+            _ensure_usable(log_dir)
+
+    @property
+    def root_log_dir(self) -> str:
+        """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves none."""
+        if self._root_log_dir is None:
+            self._own_root = self._root_log_dir = _new_folder(_temporary_folder(), "torchelastic_")
+        return self._root_log_dir
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Make the attempt's folders and set ``TORCHELASTIC_ERROR_FILE`` in each worker's environment, in place.
+
+        The attempt's number is ``PHALANX_ROUND`` - 1, else ``TORCHELASTIC_RESTART_COUNT``, of the first environment.
+        """
+        if self.root_log_dir == os.devnull:
+            return self._reify_nothing(envs)
+        attempt = self._new_attempt_folder(next(iter(envs.values()), {}))
+        dest = LogsDest(
+            filtered_stdout=os.path.join(attempt, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(attempt, "filtered_stderr.log"),
+            stderr_tail=self._stderr_tail,
+            max_bytes=self._max_bytes,
+        )
+        redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
+        for local_rank, env in envs.items():
+            folder = os.path.join(attempt, str(local_rank))
+            _make(folder)
+            dest.error_files[local_rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+            shown = not self._local_ranks_filter or local_rank in self._local_ranks_filter
+            to_file, to_both = redirects.get(local_rank, Std.NONE), tee.get(local_rank, Std.NONE)
+            for std, name, paths, teed in (
+                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
+            ):
+                if std in to_file | to_both:
+                    paths[local_rank] = os.path.join(folder, name)
+                    if shown and std in to_both:
+                        teed[local_rank] = paths[local_rank]
+                else:
+                    paths[local_rank] = "" if shown else os.devnull
+        return dest
+
+    def discard_if_empty(self) -> bool:
+        """Remove the temporary folder that this object made, if no file in it has a byte; True when it is gone.
+
+        A run that wrote no log and no error file shall not litter. A folder that was given is never touched.
+        """
+        root = self._own_root
+        if root is None:
+            return False
+        try:
+            for folder, _, names in os.walk(root):
+                if any(os.lstat(os.path.join(folder, name)).st_size for name in names):
+                    return False
+            for folder, _, names in os.walk(root, topdown=False):
+                for name in names:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+        except OSError:
+            return False  # someone is using it or it is gone: no reason to end a job badly
+        self._own_root = self._root_log_dir = self._run_log_dir = None
+        return True
+
+    def _reify_nothing(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        for env in envs.values():
+            env["TORCHELASTIC_ERROR_FILE"] = ""
+        return LogsDest(
+            stdouts=dict.fromkeys(envs, ""),
+            stderrs=dict.fromkeys(envs, ""),
+            tee_stdouts=dict.fromkeys(envs, os.devnull),
+            tee_stderrs=dict.fromkeys(envs, os.devnull),
+            error_files=dict.fromkeys(envs, os.devnull),
+            filtered_stdout=os.path.join(os.devnull, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(os.devnull, "filtered_stderr.log"),
+            stderr_tail=self._stderr_tail,
+            max_bytes=self._max_bytes,
+        )
+
+    def _new_attempt_folder(self, env: Mapping[str, str]) -> str:
+        if self._run_log_dir is None:
+            # A run id such as "team/job 7" must not name a folder elsewhere.
+            run_id = re.sub(r"[/\0]", "_", env.get("TORCHELASTIC_RUN_ID", "test_run_id"))
+            self._run_log_dir = _new_folder(self.root_log_dir, f"{run_id}_")
+        number = env.get("TORCHELASTIC_RESTART_COUNT", "0")
+        if "PHALANX_ROUND" in env:
+            number = str(int(env["PHALANX_ROUND"]) - 1)
+        first = path = os.path.join(self._run_log_dir, f"attempt_{number}")
+        taken = 0
+        while not _make(path):
+            taken += 1
+            path = f"{first}.{taken}"
+        return path
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(log_dir={self._root_log_dir!r}, redirects={self._redirects!r}, "
+            f"tee={self._tee!r}, local_ranks_filter={self._local_ranks_filter!r})"
+        )
+
+
+def _ensure_usable(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except FileExistsError:
+        raise LogDirError(path, "it is a file") from None
+    except OSError as error:
+        raise LogDirError(path, error.strerror or str(error)) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise LogDirError(path, "it is not writable")
+
+
+def _make(path: str) -> bool:
+    """Make one folder; False when the name is taken."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise LogDirError(path, error.strerror or str(error)) from error
+    return True
+
+
+def _new_folder(parent: str, prefix: str) -> str:
+    """A new folder with an unguessable name, mode 0700: ``tempfile.mkdtemp``, whose import costs 10 ms here."""
+    for _ in range(_NAME_ATTEMPTS):
+        name = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(8))
+        path = os.path.join(parent, prefix + name)
+        if _make(path):
+            return path
+    raise LogDirError(parent, f"no free name was found for {prefix}*")
+
+
+def _temporary_folder() -> str:
+    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set ``tempfile.tempdir``)."""
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        return str(tempfile.gettempdir())
+    for path in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
+        if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
+            return os.path.abspath(path)
+    return os.getcwd()
