@@ -1,0 +1,42 @@
+"""The ``phalanx`` command: finds the sub-command, imports its module, and turns a mistake into one sentence."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from phalanx.cli.mistakes import UsageError, nearest
+
+__all__ = ["main"]
+
+_COMMANDS = ("run",)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``phalanx`` with these words, by default those of the process, and return the exit code.
+
+    2 is a mistake on the command line; the other codes are those of ``phalanx run``.
+    """
+    try:
+        return _main(list(sys.argv[1:] if argv is None else argv))
+    except UsageError as mistake:
+        print(f"phalanx: error: {mistake}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before the launcher took over the signals: nothing has been started yet
+        return 130
+
+
+def _main(words: list[str]) -> int:
+    command, *rest = words or [""]
+    if command == "run":
+        from phalanx.cli import run
+
+        return run.main(rest)
+    if command in ("-h", "--help", "--version"):
+        from phalanx.cli import manual
+
+        print(manual.version() if command == "--version" else manual.phalanx_page(), end="")
+        return 0
+    if not command:
+        raise UsageError("no command was given; write phalanx run SCRIPT, or phalanx --help")
+    raise UsageError(f"{command!r} is no command{nearest(command, _COMMANDS) or '; did you mean phalanx run ' + command + '?'}")

@@ -1,0 +1,205 @@
+"""From the text of a flag or a variable to its value.
+
+Each function takes the text and returns the value, or raises ``ValueError`` with the rest of a sentence that begins
+with the name of the flag or variable and a colon. So a mistake reads the same wherever the text came from.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+from typing import TYPE_CHECKING
+
+from phalanx.cli.mistakes import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from phalanx.multiprocessing.std import Std
+
+__all__ = [
+    "choice",
+    "comma_list",
+    "count",
+    "node_range",
+    "pairs",
+    "port",
+    "rank_set",
+    "seconds",
+    "signals",
+    "size",
+    "streams",
+    "switch",
+    "text",
+]
+
+_YES = frozenset({"1", "true", "t", "yes", "y", "on"})
+_NO = frozenset({"0", "false", "f", "no", "n", "off"})
+_SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
+# The launcher learns of its workers by SIGCHLD, and a fault's signal is raised by the kernel in the faulting thread.
+_NOT_FOR_HANDLERS = frozenset(
+    {signal.SIGCHLD, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+)
+
+
+def text(raw: str) -> str:
+    """Return the text itself."""
+    return raw
+
+
+def switch(raw: str) -> bool:
+    """Read a yes or no, in every usual spelling (torchrun takes ``0`` and ``1`` only, and dies of others)."""
+    word = raw.strip().lower()
+    if word in _YES:
+        return True
+    if word in _NO:
+        return False
+    raise ValueError(f"{raw!r} is neither yes nor no; write 1, 0, true or false")
+
+
+def count(raw: str) -> int:
+    """Read a whole number that is not negative."""
+    number = _integer(raw)
+    if number < 0:
+        raise ValueError(f"{raw!r} is negative; write 0 or more")
+    return number
+
+
+def port(raw: str) -> int:
+    """Read a TCP port; 0 leaves the choice to us."""
+    number = _integer(raw)
+    if not 0 <= number <= 65535:
+        raise ValueError(f"{raw!r} is no port; write a number from 0 to 65535")
+    return number
+
+
+def seconds(raw: str) -> float:
+    """Read a time span in seconds, zero or more."""
+    try:
+        span = float(raw)
+    except ValueError:
+        span = math.nan
+    if not 0 <= span < math.inf:  # false for NaN too
+        raise ValueError(f"{raw!r} is no time in seconds; write a number such as 30 or 0.5")
+    return span
+
+
+def size(raw: str) -> int:
+    """Read a number of bytes: ``65536``, ``64K``, ``64KiB``, ``1.5G``; the units are powers of 1024."""
+    word = raw.strip().upper()
+    digits = word.rstrip("KMGTIB")
+    unit = word[len(digits) :].removesuffix("B").removesuffix("I")
+    try:
+        number = float(digits)
+        amount = number * _SIZE_UNITS[unit]
+    except (ValueError, KeyError):
+        amount = math.nan
+    if not 0 <= amount < math.inf:
+        raise ValueError(f"{raw!r} is no size; write a number of bytes, or one with a unit such as 64K or 1G")
+    return int(amount)
+
+
+def choice(*allowed: str) -> Callable[[str], str]:
+    """Return a reader that takes one of ``allowed``."""
+
+    def read(raw: str) -> str:
+        if raw not in allowed:
+            raise ValueError(f"{raw!r} is not one of {', '.join(allowed)}{nearest(raw, allowed)}")
+        return raw
+
+    return read
+
+
+def node_range(raw: str) -> tuple[int, int]:
+    """Read ``N`` or ``MIN:MAX`` as the smallest and the largest number of nodes."""
+    low, colon, high = raw.partition(":")
+    try:
+        smallest = int(low)
+        largest = int(high) if colon else smallest
+    except ValueError:
+        smallest, largest = 0, 0
+    if not 1 <= smallest <= largest:
+        raise ValueError(f"{raw!r} is no number of nodes; write N, or MIN:MAX with 1 <= MIN <= MAX")
+    return smallest, largest
+
+
+def pairs(raw: str) -> dict[str, str]:
+    """Read ``key=value,key=value``; a later pair of the same key wins."""
+    found: dict[str, str] = {}
+    for item in filter(None, (part.strip() for part in raw.split(","))):
+        key, equals, value = item.partition("=")
+        if not (equals and key.strip() and value.strip()):
+            raise ValueError(f"{item!r} is no setting; write key=value, with commas between them")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def comma_list(raw: str) -> tuple[str, ...]:
+    """Read texts with commas between them; two commas in a row are one literal comma."""
+    # An argument of a command cannot hold a NUL, so one can stand for the literal comma meanwhile. An empty text is
+    # dropped: as a filter it would match every line, and it comes from a comma too many.
+    parts = raw.replace(",,", "\0").split(",")
+    return tuple(part.replace("\0", ",") for part in parts if part)
+
+
+def rank_set(raw: str) -> frozenset[int] | None:
+    """Read local ranks with commas between them; no text means every rank, which is ``None``."""
+    if not raw.strip():
+        return None
+    try:
+        ranks = frozenset(int(part) for part in raw.split(","))
+    except ValueError:
+        ranks = frozenset({-1})
+    if min(ranks) < 0:
+        raise ValueError(f"{raw!r} is no list of local ranks; write numbers with commas between them, such as 0,2")
+    return ranks
+
+
+def streams(raw: str) -> Std | dict[int, Std]:
+    """Read which streams of which local rank: ``3``, or ``0:3,1:1``."""
+    from phalanx.multiprocessing.std import Std
+
+    try:
+        return Std.from_str(raw)
+    except ValueError:
+        raise ValueError(
+            f"{raw!r} names no streams; write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
+            "or one for each local rank, such as 0:3,1:1"
+        ) from None
+
+
+def signals(raw: str) -> tuple[tuple[signal.Signals, ...], tuple[str, ...]]:
+    """Read signal names (``SIGTERM``, ``TERM`` or ``15``) with commas between them.
+
+    Returns the signals in the given order, each once, and the names that this system does not know.
+    """
+    known: dict[signal.Signals, None] = {}
+    unknown: list[str] = []
+    for word in filter(None, (part.strip() for part in raw.split(","))):
+        found = _signal(word)
+        if found is None:
+            unknown.append(word)
+        elif found in _UNCATCHABLE:
+            raise ValueError(f"no program can catch {found.name}; leave it out")
+        elif found in _NOT_FOR_HANDLERS:
+            raise ValueError(f"{found.name} reports a fault or a child's end and cannot be taken over; leave it out")
+        else:
+            known[found] = None
+    return tuple(known), tuple(unknown)
+
+
+def _signal(word: str) -> signal.Signals | None:
+    try:
+        if word.isdecimal():
+            return signal.Signals(int(word))
+        return signal.Signals["SIG" + word.upper().removeprefix("SIG")]
+    except (KeyError, ValueError):
+        return None
+
+
+def _integer(raw: str) -> int:
+    try:
+        return int(raw)
+    except ValueError:
+        raise ValueError(f"{raw!r} is no whole number") from None

@@ -1,0 +1,67 @@
+"""What the command prints about itself: the pages of ``--help`` and the version. Imported only when asked for."""
+
+from __future__ import annotations
+
+import argparse
+
+from phalanx.cli.options import GROUPS, HELP, OPTIONS, VERSION, Option
+
+__all__ = ["phalanx_page", "run_page", "version"]
+
+_EXIT_CODES = """\
+exit codes: 0 success; otherwise the first failing rank's own code, 128+N if it died of signal N or the launcher was
+asked to stop by signal N; 2 a mistake on the command line; 70 a bug of ours, with a record of it.
+"""
+
+
+def version() -> str:
+    """Return the line of ``--version``."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        return f"phalanx {installed_version('phalanx-launcher')}\n"
+    except PackageNotFoundError:  # run from a source tree
+        return "phalanx (not installed)\n"
+
+
+def phalanx_page() -> str:
+    """Return the page of ``phalanx --help``."""
+    return """\
+usage: phalanx run [flags] SCRIPT [the script's own arguments]
+       phalanx --version
+
+Starts n copies of a program, watches them, and keeps the job going when they fail.
+
+commands:
+  run    start a job on this machine; phalanx run --help lists its flags
+"""
+
+
+def run_page() -> str:
+    """Return the page of ``phalanx run --help``: the option table in the layout of argparse."""
+    page = argparse.ArgumentParser(
+        prog="phalanx run",
+        usage="phalanx run [flags] SCRIPT [the script's own arguments]",
+        description="Start copies of a program on this machine and keep the job going when they fail. Flags may also "
+        "be written with _ for -, be shortened while they stay unique, and be given as PET_<FLAG> in the environment. "
+        "What follows SCRIPT belongs to the script.",
+        epilog=_EXIT_CODES,
+        add_help=False,
+    )
+    for title in GROUPS:
+        group = page.add_argument_group(title)
+        for option in OPTIONS:
+            if option.group == title and option.later is None:
+                _describe(group, option)
+    about = page.add_argument_group("about")
+    for option in (HELP, VERSION):
+        _describe(about, option)
+    return page.format_help()
+
+
+def _describe(group: argparse._ArgumentGroup, option: Option) -> None:
+    flags = [f"-{option.short}"] if option.short else []
+    shown = f"{option.help} (default: {option.default})" if option.default and not option.is_switch else option.help
+    more: dict[str, str] = {"action": "store_true"} if option.is_switch else {"metavar": option.metavar or ""}
+    group.add_argument(*flags, option.flag, help=shown.replace("%", "%%"), **more)  # type: ignore[arg-type]

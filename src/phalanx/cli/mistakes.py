@@ -1,0 +1,28 @@
+"""A mistake of the person who typed the command: one sentence on stderr, exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+__all__ = ["UsageError", "nearest", "warn"]
+
+
+class UsageError(Exception):
+    """What was wrong with which word, and what to write instead, in one sentence without a full stop."""
+
+
+def warn(sentence: str) -> None:
+    """Say on stderr what is accepted and has no effect, or another one than the flag's name promises."""
+    print(f"phalanx: warning: {sentence}", file=sys.stderr)
+
+
+def nearest(word: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the name that looks most like ``word``, or nothing."""
+    import difflib  # costs a millisecond, and only a mistake needs it
+
+    # Beginnings count too: someone who writes --nporc meant an abbreviation of --nproc-per-node.
+    by_look = {name[: len(word)]: name for name in names}
+    by_look |= {name: name for name in by_look.values()}
+    found = difflib.get_close_matches(word, by_look, n=1, cutoff=0.7)
+    return f"; did you mean {by_look[found[0]]}?" if found else ""

@@ -1,0 +1,168 @@
+"""``phalanx run``: from the words of a command line to a call of the launcher.
+
+Each value comes from a flag, else from a variable, else from the option's default. What can be known to be wrong is
+said here, before anything is started; whether the job then succeeds is the launcher's business.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from phalanx.cli.mistakes import UsageError, warn
+from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
+from phalanx.cli.words import CommandLine, read_words
+
+__all__ = ["launch_values", "main"]
+
+_ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a job and return the launcher's exit code. Raises ``UsageError``."""
+    line = read_words(words)
+    if line.wants in (HELP, VERSION):
+        from phalanx.cli import manual
+
+        print(manual.run_page() if line.wants is HELP else manual.version(), end="")
+        return 0
+    values = launch_values(line, os.environ)
+
+    from phalanx.launcher import run_command
+
+    return run_command(**values)
+
+
+def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the arguments of ``phalanx.launcher.run_command``. Raises ``UsageError``; warns on stderr."""
+    texts = {option.dest: _find_text(option, line.given, environ) for option in OPTIONS}
+    values = {option.dest: _read(option, texts[option.dest]) for option in OPTIONS}
+    if line.script is None:
+        raise UsageError("no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]")
+    module, no_python = _kind_of_program(line.script, values)
+    _check_log_dir(values["log_dir"])
+    min_nodes, max_nodes = _nodes(values)
+    stop_signals, pass_signals = _signals(values, stop_is_given=texts["signals_to_handle"] is not None)
+    if values["event_log_handler"] != "null":
+        warn(f"--event-log-handler {values['event_log_handler']} has no effect: this version records no events yet")
+    return {
+        "nproc": values["nproc_per_node"],
+        "min_nodes": min_nodes,
+        "max_nodes": max_nodes,
+        "entrypoint": line.script,
+        "args": line.arguments,
+        "module": module,
+        "no_python": no_python,
+        "run_id": values["rdzv_id"],
+        "role": values["role"],
+        "max_restarts": values["max_restarts"],
+        "start_method": values["start_method"],
+        "log_dir": values["log_dir"],
+        "redirects": values["redirects"],
+        "tee": values["tee"],
+        "local_ranks_filter": values["local_ranks_filter"],
+        "duplicate_stdout_filters": values["duplicate_stdout_filters"],
+        "duplicate_stderr_filters": values["duplicate_stderr_filters"],
+        "log_line_prefix_template": values["log_line_prefix_template"],
+        "stderr_tail": values["stderr_tail"],
+        "log_max_size": values["log_max_size"],
+        "stop_signals": stop_signals,
+        "pass_signals": pass_signals,
+        "grace_s": values["shutdown_timeout"],
+        "master_addr": values["master_addr"],
+        "master_port": values["master_port"],
+        "local_addr": values["local_addr"],
+        "rdzv_backend": values["rdzv_backend"],
+        "rdzv_endpoint": values["rdzv_endpoint"],
+        "rdzv_conf": values["rdzv_conf"],
+        "standalone": values["standalone"],
+        "error_file": values["error_file"],
+    }
+
+
+class _Text(NamedTuple):
+    text: str
+    origin: str  # the flag or variable that it came from, for messages
+
+
+def _find_text(option: Option, given: Mapping[str, str], environ: Mapping[str, str]) -> _Text | None:
+    if option.dest in given:
+        return _Text(given[option.dest], option.flag)
+    for variable in option.variables:
+        if environ.get(variable):  # an empty variable counts as not set
+            return _Text(environ[variable], variable)
+    return None
+
+
+def _read(option: Option, found: _Text | None) -> Any:
+    if found is None:
+        return None if option.default is None else option.read(option.default)
+    try:
+        value = option.read(found.text)
+    except ValueError as reason:
+        raise UsageError(f"{found.origin}: {reason}") from None
+    if option.later is not None and value is not False:
+        raise UsageError(f"{found.origin}: {option.later}")
+    return value
+
+
+def _kind_of_program(program: str, values: Mapping[str, Any]) -> tuple[bool, bool]:
+    """Return whether the program is a module and whether it is a command; a script that must exist is neither."""
+    if values["module"] and values["no_python"]:
+        raise UsageError("--module and --no-python exclude each other: a module runs in Python")
+    # torchrun's --run-path wins over the other two. It runs a script by path as __main__, as we run every script.
+    module, no_python = (values[dest] and not values["run_path"] for dest in ("module", "no_python"))
+    if not (module or no_python):
+        _check_script(program)
+    return module, no_python
+
+
+def _check_script(script: str) -> None:
+    if not os.path.exists(script):
+        place = "" if os.path.isabs(script) else f" in {os.getcwd()}"
+        raise UsageError(f"there is no script {script!r}{place}; -m runs a module, --no-python any other program")
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        raise UsageError(f"{script!r} is a folder without a __main__.py, so Python cannot run it")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"the script {script!r} cannot be read; check its permissions")
+
+
+def _check_log_dir(log_dir: str | None) -> None:
+    """Make the log folder, as torchrun does, so that what is wrong with it is known before workers start."""
+    if log_dir is None or log_dir == os.devnull:
+        return
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--log-dir: cannot make the folder {log_dir!r}: {error.strerror}") from None
+    if not os.access(log_dir, os.W_OK | os.X_OK):
+        raise UsageError(f"--log-dir: cannot write into the folder {log_dir!r}; check its permissions")
+
+
+def _nodes(values: Mapping[str, Any]) -> tuple[int, int]:
+    smallest, largest = values["nnodes"]
+    if smallest > 1:
+        reason = "with --standalone there is one node" if values["standalone"] else "several machines are not supported by this version"
+        raise UsageError(f"--nnodes: at least {smallest} nodes are asked for, and {reason}")
+    if largest > 1 and not values["standalone"]:
+        warn("--nnodes: starts with this node alone; others cannot join a job of this version yet")
+    if values["node_rank"] > 0:
+        warn(f"--node-rank {values['node_rank']} has no effect: this job has one node, and its rank is 0")
+    return smallest, largest
+
+
+def _signals(values: Mapping[str, Any], *, stop_is_given: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return which signals stop the job and which are passed on to the workers; no signal does both."""
+    listed, unknown = values["signals_to_handle"]
+    further, unknown_further = values["pass_signals"] or ((), ())
+    if unknown_further:
+        raise UsageError(f"--pass-signals: this system has no signal {unknown_further[0]!r}")
+    if unknown:  # torchrun goes on without them, so a job that ran there runs here
+        warn(f"--signals-to-handle: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
+    both = [stop.name for stop in listed if stop in further]
+    if both and stop_is_given:
+        raise UsageError(f"{both[0]} is in --signals-to-handle and in --pass-signals; it cannot do both")
+    passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
+    return tuple(int(stop) for stop in listed if stop not in passed), tuple(map(int, passed))
