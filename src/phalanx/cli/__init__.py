@@ -39,4 +39,6 @@ def _main(words: list[str]) -> int:
         return 0
     if not command:
         raise UsageError("no command was given; write phalanx run SCRIPT, or phalanx --help")
-    raise UsageError(f"{command!r} is no command{nearest(command, _COMMANDS) or '; did you mean phalanx run ' + command + '?'}")
+    raise UsageError(
+        f"{command!r} is no command{nearest(command, _COMMANDS) or '; did you mean phalanx run ' + command + '?'}"
+    )

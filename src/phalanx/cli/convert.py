@@ -152,7 +152,9 @@ def rank_set(raw: str) -> frozenset[int] | None:
     except ValueError:
         ranks = frozenset({-1})
     if min(ranks) < 0:
-        raise ValueError(f"{raw!r} is no list of local ranks; write numbers with commas between them, such as 0,2")
+        raise ValueError(
+            f"{raw!r} is no list of local ranks; write numbers with commas between them, such as 0,2"
+        )
     return ranks
 
 
@@ -183,7 +185,9 @@ def signals(raw: str) -> tuple[tuple[signal.Signals, ...], tuple[str, ...]]:
         elif found in _UNCATCHABLE:
             raise ValueError(f"no program can catch {found.name}; leave it out")
         elif found in _NOT_FOR_HANDLERS:
-            raise ValueError(f"{found.name} reports a fault or a child's end and cannot be taken over; leave it out")
+            raise ValueError(
+                f"{found.name} reports a fault or a child's end and cannot be taken over; leave it out"
+            )
         else:
             known[found] = None
     return tuple(known), tuple(unknown)

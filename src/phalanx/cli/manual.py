@@ -62,6 +62,10 @@ def run_page() -> str:
 
 def _describe(group: argparse._ArgumentGroup, option: Option) -> None:
     flags = [f"-{option.short}"] if option.short else []
-    shown = f"{option.help} (default: {option.default})" if option.default and not option.is_switch else option.help
+    shown = (
+        f"{option.help} (default: {option.default})"
+        if option.default and not option.is_switch
+        else option.help
+    )
     more: dict[str, str] = {"action": "store_true"} if option.is_switch else {"metavar": option.metavar or ""}
     group.add_argument(*flags, option.flag, help=shown.replace("%", "%%"), **more)  # type: ignore[arg-type]

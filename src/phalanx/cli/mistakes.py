@@ -22,7 +22,9 @@ def nearest(word: str, names: Iterable[str]) -> str:
     import difflib  # costs a millisecond, and only a mistake needs it
 
     # Beginnings count too: someone who writes --nporc meant an abbreviation of --nproc-per-node.
-    by_look = {name[: len(word)]: name for name in names}
-    by_look |= {name: name for name in by_look.values()}
+    by_look: dict[str, str] = {}
+    for name in names:
+        by_look.setdefault(name, name)
+        by_look.setdefault(name[: len(word)], name)
     found = difflib.get_close_matches(word, by_look, n=1, cutoff=0.7)
     return f"; did you mean {by_look[found[0]]}?" if found else ""

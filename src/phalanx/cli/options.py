@@ -71,7 +71,9 @@ _ENVIRONMENT = "what workers are told"
 GROUPS = (_SIZE, _PROGRAM, _FAILURE, _LOGS, _MEETING, _ENVIRONMENT)
 
 
-def _switch(name: str, group: str, help_text: str, *, short: str | None = None, later: str | None = None) -> Option:
+def _switch(
+    name: str, group: str, help_text: str, *, short: str | None = None, later: str | None = None
+) -> Option:
     return Option(
         name=name, group=group, help=help_text, read=convert.switch, default="0", short=short, later=later
     )

@@ -40,13 +40,17 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
     texts = {option.dest: _find_text(option, line.given, environ) for option in OPTIONS}
     values = {option.dest: _read(option, texts[option.dest]) for option in OPTIONS}
     if line.script is None:
-        raise UsageError("no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]")
+        raise UsageError(
+            "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
+        )
     module, no_python = _kind_of_program(line.script, values)
     _check_log_dir(values["log_dir"])
     min_nodes, max_nodes = _nodes(values)
     stop_signals, pass_signals = _signals(values, stop_is_given=texts["signals_to_handle"] is not None)
     if values["event_log_handler"] != "null":
-        warn(f"--event-log-handler {values['event_log_handler']} has no effect: this version records no events yet")
+        warn(
+            f"--event-log-handler {values['event_log_handler']} has no effect: this version records no events yet"
+        )
     return {
         "nproc": values["nproc_per_node"],
         "min_nodes": min_nodes,
@@ -122,7 +126,9 @@ def _kind_of_program(program: str, values: Mapping[str, Any]) -> tuple[bool, boo
 def _check_script(script: str) -> None:
     if not os.path.exists(script):
         place = "" if os.path.isabs(script) else f" in {os.getcwd()}"
-        raise UsageError(f"there is no script {script!r}{place}; -m runs a module, --no-python any other program")
+        raise UsageError(
+            f"there is no script {script!r}{place}; -m runs a module, --no-python any other program"
+        )
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         raise UsageError(f"{script!r} is a folder without a __main__.py, so Python cannot run it")
     if not os.access(script, os.R_OK):
@@ -144,7 +150,11 @@ def _check_log_dir(log_dir: str | None) -> None:
 def _nodes(values: Mapping[str, Any]) -> tuple[int, int]:
     smallest, largest = values["nnodes"]
     if smallest > 1:
-        reason = "with --standalone there is one node" if values["standalone"] else "several machines are not supported by this version"
+        reason = (
+            "with --standalone there is one node"
+            if values["standalone"]
+            else "several machines are not supported by this version"
+        )
         raise UsageError(f"--nnodes: at least {smallest} nodes are asked for, and {reason}")
     if largest > 1 and not values["standalone"]:
         warn("--nnodes: starts with this node alone; others cannot join a job of this version yet")
@@ -160,7 +170,9 @@ def _signals(values: Mapping[str, Any], *, stop_is_given: bool) -> tuple[tuple[i
     if unknown_further:
         raise UsageError(f"--pass-signals: this system has no signal {unknown_further[0]!r}")
     if unknown:  # torchrun goes on without them, so a job that ran there runs here
-        warn(f"--signals-to-handle: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
+        warn(
+            f"--signals-to-handle: this system has no signal {', '.join(map(repr, unknown))}; the others are handled"
+        )
     both = [stop.name for stop in listed if stop in further]
     if both and stop_is_given:
         raise UsageError(f"{both[0]} is in --signals-to-handle and in --pass-signals; it cannot do both")

@@ -23,7 +23,9 @@ def worker_slots(raw: str, *, root: str = "/") -> int:
     if word == "gpu":
         found = gpu_slots(root=root)
         if not found:
-            raise ValueError("'gpu' finds no GPU here (CUDA_VISIBLE_DEVICES and /dev/nvidia* name none); write a number")
+            raise ValueError(
+                "'gpu' finds no GPU here (CUDA_VISIBLE_DEVICES and /dev/nvidia* name none); write a number"
+            )
         return found
     if word == "auto":
         # A variable alone is no proof: CUDA_VISIBLE_DEVICES=0 is in many shell profiles of machines without a GPU.
@@ -56,7 +58,9 @@ def _visible_devices(listed: str) -> Iterator[str]:
 
 def _gpu_files(root: str) -> int:
     try:
-        return sum(1 for name in os.listdir(os.path.join(root, "dev")) if name.removeprefix("nvidia").isdecimal())
+        return sum(
+            1 for name in os.listdir(os.path.join(root, "dev")) if name.removeprefix("nvidia").isdecimal()
+        )
     except OSError:
         return 0
 

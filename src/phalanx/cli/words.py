@@ -89,12 +89,17 @@ def _abbreviated(flag: str) -> Option:
     if not candidates:
         raise UsageError(_unknown(flag))
     if len(candidates) > 1:
-        raise UsageError(f"{flag} could be {' or '.join(known.flag for known in candidates)}; write one of them")
+        raise UsageError(
+            f"{flag} could be {' or '.join(known.flag for known in candidates)}; write one of them"
+        )
     return next(iter(candidates))
 
 
 def _unknown(flag: str) -> str:
-    hint = nearest(flag, _BY_SPELLING) or "; flags of your program go after its name"
+    hint = (
+        nearest(flag.replace("_", "-"), (option.flag for option in _OPTIONS))
+        or "; flags of your program go after its name"
+    )
     return f"unknown flag {flag}{hint}"
 
 
@@ -104,7 +109,9 @@ def _value(option: Option, words: Sequence[str], at: int) -> str:
         raise UsageError(f"{option.flag} needs a value: {option.flag} {option.metavar}")
     word = words[at]
     if _is_flag(word) and not _is_number(word):
-        raise UsageError(f"{option.flag} needs a value, and {word} looks like a flag; write {option.flag}={word} if it is the value")
+        raise UsageError(
+            f"{option.flag} needs a value, and {word} looks like a flag; write {option.flag}={word} if it is the value"
+        )
     return word
 
 

@@ -1,0 +1,71 @@
+"""What holds for every test: a clean environment, marks by folder, and no process left behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A shared, slow machine makes any single example late; the timeout of each test is the bound.
+settings.register_profile("shared-machine", deadline=None)
+settings.load_profile("shared-machine")
+
+_HERE = Path(__file__).parent
+_MARKS_OF_FOLDERS = {"system": ("system",), "side_by_side": ("system", "torch")}
+_OURS = ("PET_", "PHALANX_", "TORCHELASTIC_", "TORCH_ELASTIC_")
+_OF_A_WORKER = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+
+# The suite may itself run inside a worker of some launcher; no test is to see that job's variables.
+for _name in [name for name in os.environ if name.startswith(_OURS) or name in _OF_A_WORKER]:
+    if _name != "PHALANX_BIN":  # the command that the system tests are to test
+        del os.environ[_name]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(_HERE).parts[0]
+        for mark in _MARKS_OF_FOLDERS.get(folder, ()):
+            item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left_behind() -> Iterator[None]:
+    before = _children()
+    yield
+    patience_ends = time.monotonic() + 10
+    while (left := _children() - before) and time.monotonic() < patience_ends:
+        time.sleep(0.02)
+    assert not left, f"the test left child processes: {[_command(pid) for pid in left]}"
+
+
+def _children() -> set[int]:
+    """Return the children of this process, without those that the standard library keeps for the next use."""
+    found: set[int] = set()
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            found.update(map(int, (thread / "children").read_text().split()))
+        except OSError:  # the thread has just ended, or this kernel does not list children
+            continue
+    return {pid for pid in found if "multiprocessing." not in _command(pid)}
+
+
+def _command(pid: int) -> str:
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            or f"pid {pid}"
+        )
+    except OSError:
+        return f"pid {pid}"
