@@ -1,0 +1,98 @@
+"""What failed workers left behind, read once per round: error files, crash stacks, the end of standard error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from signal import Signals
+
+from phalanx.agent.group import Exit
+from phalanx.agent.verdict import Failure, exit_status
+from phalanx.agent.workers import Workers
+from phalanx.errors import ProcessFailure
+
+__all__ = ["Evidence"]
+
+# What the C library, Python and torch say when rank 0 cannot listen on its port.
+PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
+
+
+class Evidence:
+    """The failures of the latest round that had any: for the policy as records, for the report in full."""
+
+    def __init__(self) -> None:
+        self.processes: dict[int, ProcessFailure] = {}
+        """Rank → what is known of its process."""
+        self.stderr_tails: dict[int, bytes] = {}
+
+    def collect(self, workers: Workers, exits: Iterable[Exit]) -> tuple[Failure, ...]:
+        """Read what the failed workers of a round left, forgetting the round before."""
+        self.processes = {}
+        self.stderr_tails = {}
+        return tuple(self._examine(workers, one) for one in exits if one.exit_code != 0)
+
+    def _examine(self, workers: Workers, end: Exit) -> Failure:
+        rank = workers.round.rank(end.local_rank)
+        if end.why_not_started:
+            return Failure(
+                rank=rank,
+                local_rank=end.local_rank,
+                pid=0,
+                exit_code=end.exit_code,
+                exited_at=end.at,
+                why_not_started=end.why_not_started,
+            )
+        process = workers.failure(end.local_rank)
+        self.processes[rank] = process
+        self.stderr_tails[rank] = workers.stderr_tail(end.local_rank)
+        return Failure(
+            rank=rank,
+            local_rank=end.local_rank,
+            pid=process.pid,
+            exit_code=end.exit_code,
+            exited_at=end.at,
+            signed_at=_first_sign(end, process),
+            stopped_at=end.stopped_at,
+            summary=_summary(end, process),
+            master_port_taken=rank == 0 and _names_a_taken_port(process),
+        )
+
+
+def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
+    """The earlier of the channel's message and the error file's own clock reading."""
+    recorded = process.record.monotonic_ns
+    signs = [sign for sign in (end.signed_at, recorded / 1e9 if recorded is not None else None) if sign is not None]
+    return min(signs, default=None)
+
+
+def _summary(end: Exit, process: ProcessFailure) -> str:
+    """The exception and its place, else the signal, else the exit code."""
+    record = process.record
+    if record.problem is None and record.exception_type not in ("", "SystemExit"):
+        place = record.script_place or record.place
+        where = f" at {os.path.relpath(place[0]) if _is_below_here(place[0]) else place[0]}:{place[1]}" if place else ""
+        return f"{_first_line(record.message)}{where}"
+    if end.exit_code < 0:
+        return f"killed by {_signal_name(-end.exit_code)}"
+    return f"exit code {exit_status(end.exit_code)}"
+
+
+def _first_line(text: str, width: int = 200) -> str:
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    return line if len(line) <= width else f"{line[:width]}…"
+
+
+def _is_below_here(path: str) -> bool:
+    return os.path.isabs(path) and path.startswith(os.getcwd() + os.sep)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _names_a_taken_port(process: ProcessFailure) -> bool:
+    text = process.record.message.lower()
+    return any(words in text for words in PORT_TAKEN_WORDS)

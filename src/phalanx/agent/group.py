@@ -1,0 +1,296 @@
+"""The worker group of one node in one round: started together, watched, and ended together.
+
+It decides when the group must stop (a worker failed, a worker could not be started, all are done, somebody asked)
+and keeps what the verdict needs: who ended when, and who had been asked to stop by then. *How* a group is stopped is
+the stop machine's affair, which it owns. It never restarts anything: that is the agent machine's decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from signal import Signals
+from typing import Any, ClassVar
+
+from phalanx.machine import Arrow, Machine, Void
+from phalanx.multiprocessing.machine import (
+    DeadlinePassed,
+    MembersRemain,
+    StopMachine,
+    StopRepeated,
+    StopRequested,
+    StopState,
+    SweepRequested,
+    TreeEmptied,
+    WorkerExited,
+)
+from phalanx.rendezvous.round import Round
+
+__all__ = [
+    "DeadlinePassed",
+    "Exit",
+    "ExceptionSeen",
+    "GroupMachine",
+    "GroupState",
+    "MembersRemain",
+    "RoundSettled",
+    "SpawnFailed",
+    "SpawnWorkers",
+    "StopAsked",
+    "TreeEmptied",
+    "WorkersExited",
+    "WorkersSpawned",
+]
+
+
+class GroupState(Enum):
+    """Where the group is."""
+
+    IDLE = auto()
+    STARTING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    ENDED = auto()
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettled:
+    """The membership is agreed: this node's workers can start."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersSpawned:
+    """All workers of this node run; local rank → process id."""
+
+    pids: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """One worker's command could not be executed; those that ran already have been ended."""
+
+    local_rank: int
+    exit_code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersExited:
+    """Workers found ended in one look: local rank → exit code (negative: the signal that killed it)."""
+
+    codes: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionSeen:
+    """A worker told that it has recorded an exception, ``at`` monotonic seconds. It may still run for a while."""
+
+    local_rank: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """Somebody outside asked this agent to stop, by a signal."""
+
+    signal: int
+    grace_s: float
+
+
+# Commands
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnWorkers:
+    """Start the workers of this round, all of them or none."""
+
+    round: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """What the group knows of one worker's end."""
+
+    local_rank: int
+    exit_code: int
+    at: float
+    stopped_at: float | None
+    signed_at: float | None
+    why_not_started: str = ""
+
+
+class GroupMachine(Machine[GroupState]):
+    """See the module's docstring. ``exits`` is complete when ``state`` is ENDED."""
+
+    def __init__(self, nproc: int, *, grace_s: float) -> None:
+        self.state = GroupState.IDLE
+        self.nproc = nproc
+        self.grace_s = grace_s
+        self.round: Round | None = None
+        self.pids: dict[int, int] = {}
+        self._codes: dict[int, tuple[int, float]] = {}
+        self._signed_at: dict[int, float] = {}
+        self._stopped_at: dict[int, float] = {}
+        self._not_started: SpawnFailed | None = None
+        self._asked_early: StopAsked | None = None
+        self._stop = StopMachine(range(nproc))
+
+    @property
+    def live(self) -> set[int]:
+        """Local ranks that have been started and have not ended."""
+        return set(self.pids) - set(self._codes)
+
+    @property
+    def was_stopped(self) -> bool:
+        """Some worker was asked to stop while it ran."""
+        return bool(self._stopped_at)
+
+    def exits(self) -> tuple[Exit, ...]:
+        """One entry per worker that has ended; in state ENDED, one per worker that was started.
+
+        A worker that the kernel would not let go counts as killed: it was sent SIGKILL and never came back.
+        """
+        codes = dict(self._codes)
+        if self.state is GroupState.ENDED:
+            for local_rank in self.live:
+                codes[local_rank] = (-Signals.SIGKILL, self._stopped_at.get(local_rank, 0.0))
+        found = [
+            Exit(
+                local_rank,
+                code,
+                at,
+                self._stopped_at.get(local_rank),
+                self._signed_at.get(local_rank),
+                self._not_started.reason
+                if self._not_started is not None and self._not_started.local_rank == local_rank
+                else "",
+            )
+            for local_rank, (code, at) in sorted(codes.items())
+        ]
+        return tuple(found)
+
+    # Arrows
+
+    def _enter(self, event: RoundSettled, now: float) -> list[Any]:
+        self.state = GroupState.STARTING
+        self.round = event.round
+        return [SpawnWorkers(event.round)]
+
+    def _spawned(self, event: WorkersSpawned, now: float) -> list[Any]:
+        self.state = GroupState.RUNNING
+        self.pids = dict(event.pids)
+        return [] if self._asked_early is None else self._asked(self._asked_early, now)
+
+    def _asked_too_early(self, event: StopAsked, now: float) -> None:
+        self._asked_early = event
+
+    def _not_spawned(self, event: SpawnFailed, now: float) -> list[Any]:
+        self._not_started = event
+        self._codes[event.local_rank] = (event.exit_code, now)
+        for local_rank in range(self.nproc):  # the stop machine waits for no worker that does not exist
+            self._stop.step(WorkerExited(local_rank), now)
+        return self._sweep(now)
+
+    def _exited(self, event: WorkersExited, now: float) -> list[Any]:
+        commands = self._take_exits(event, now)
+        if any(code != 0 for code in event.codes.values()) and self.live:
+            return commands + self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)
+        if not self.live:
+            return commands + self._sweep(now)
+        return commands
+
+    def _exited_while_stopping(self, event: WorkersExited, now: float) -> list[Any]:
+        return self._settle(self._take_exits(event, now))
+
+    def _sign(self, event: ExceptionSeen, now: float) -> None:
+        self._signed_at.setdefault(event.local_rank, event.at)
+
+    def _asked(self, event: StopAsked, now: float) -> list[Any]:
+        return self._ask_to_stop(event.signal, event.grace_s, now)
+
+    def _delegate(self, event: object, now: float) -> list[Any]:
+        return self._settle(self._stop.step(event, now))
+
+    # Parts of arrows
+
+    def _take_exits(self, event: WorkersExited, now: float) -> list[Any]:
+        commands: list[Any] = []
+        for local_rank, code in event.codes.items():
+            self._codes[local_rank] = (code, now)
+        for local_rank in event.codes:
+            commands += self._stop.step(WorkerExited(local_rank), now)
+        return commands
+
+    def _ask_to_stop(self, signal: int, grace_s: float, now: float) -> list[Any]:
+        self.state = GroupState.STOPPING
+        for local_rank in self.live:
+            self._stopped_at[local_rank] = now
+        return self._settle(self._stop.step(StopRequested(signal, grace_s), now))
+
+    def _sweep(self, now: float) -> list[Any]:
+        self.state = GroupState.STOPPING
+        return self._settle(self._stop.step(SweepRequested(), now))
+
+    def _settle(self, commands: list[Any]) -> list[Any]:
+        self.deadline = self._stop.deadline
+        if self._stop.state is StopState.ENDED:
+            self.state = GroupState.ENDED
+            self.deadline = None
+        return commands
+
+    def check(self) -> None:
+        assert set(self._codes) <= set(range(self.nproc)), "an exit of a worker that does not exist"
+        assert self.state is not GroupState.ENDED or self.deadline is None, "an ended group waits for nothing"
+
+    _NO_WORKERS = Void("no worker exists yet")
+    _OVER = Void("the group has ended; what remains to be done is the agent's")
+
+    table: ClassVar[dict[type, dict[GroupState, Arrow | Void]]] = {
+        RoundSettled: {GroupState.IDLE: _enter},
+        WorkersSpawned: {GroupState.STARTING: _spawned},
+        SpawnFailed: {GroupState.STARTING: _not_spawned},
+        WorkersExited: {
+            GroupState.RUNNING: _exited,
+            GroupState.STOPPING: _exited_while_stopping,
+            GroupState.ENDED: Void("the kernel let go of a worker after our bounded wait: it counts as killed"),
+        },
+        ExceptionSeen: {
+            GroupState.IDLE: _NO_WORKERS,
+            GroupState.STARTING: _sign,
+            GroupState.RUNNING: _sign,
+            GroupState.STOPPING: _sign,
+            GroupState.ENDED: _OVER,
+        },
+        StopAsked: {
+            GroupState.IDLE: Void("the agent ends without workers"),
+            GroupState.STARTING: _asked_too_early,
+            GroupState.RUNNING: _asked,
+            GroupState.STOPPING: Void("a group has one grace deadline, whatever began it"),
+            GroupState.ENDED: _OVER,
+        },
+        StopRepeated: {
+            GroupState.STARTING: Void("the request itself is still waiting for the workers"),
+            GroupState.STOPPING: _delegate,
+            GroupState.ENDED: _OVER,
+        },
+        TreeEmptied: {
+            GroupState.STOPPING: _delegate,
+            GroupState.ENDED: Void("a bounded wait ran out just before the last process went"),
+        },
+        MembersRemain: {
+            GroupState.STOPPING: _delegate,
+            GroupState.ENDED: Void("they were named and given up"),
+        },
+        DeadlinePassed: {
+            GroupState.IDLE: Void("a deadline of the past"),
+            GroupState.STARTING: Void("a deadline of the past"),
+            GroupState.RUNNING: Void("a deadline of the past"),
+            GroupState.STOPPING: _delegate,
+            GroupState.ENDED: Void("a deadline of the past"),
+        },
+    }

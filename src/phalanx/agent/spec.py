@@ -1,0 +1,51 @@
+"""What an agent is asked to run: one frozen record, made by the launcher, read by everyone below it.
+
+No flag, environment variable or file is read here or further down. What workers are told is a function that the
+launcher hands in, so that the names of environment variables stay in one module of the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from phalanx.rendezvous.round import Round
+
+if TYPE_CHECKING:
+    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.rendezvous.solo import SoloRendezvous
+
+__all__ = ["JobSpec"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as one agent sees it. Times in seconds."""
+
+    name: str
+    """What the report calls the job: the script or the function."""
+    run_id: str
+    role: str
+    entrypoint: str | Callable[..., object]
+    arguments: Callable[[int], tuple[object, ...]]
+    """Local rank → the arguments of that worker (``${local_rank}`` is already replaced)."""
+    environment: Callable[[Round, int, str], dict[str, str]]
+    """(round, local rank, path of the agent's channel) → that worker's environment, whole."""
+    log_line_prefix: Callable[[Round, int], str | None]
+    logs: LogsSpecs
+    rendezvous: SoloRendezvous
+    nproc: int
+    job_token: str
+    """Marks every process of the job on this node (``PHALANX_JOB``)."""
+    start_method: str = "spawn"
+    max_restarts: int = 0
+    grace_s: float = 30.0
+    stop_signals: tuple[int, ...] = ()
+    pass_signals: tuple[int, ...] = ()
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    error_file: str | None = None
+    """Where the launcher's own copy of the first failure's error file goes."""
+    own_process: bool = True
+    """True for the ``phalanx`` command: the process is ours alone, so it may adopt and reap orphans."""

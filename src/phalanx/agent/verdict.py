@@ -1,0 +1,98 @@
+"""How a job ended, and which failure was first.
+
+Evidence inside one node is its monotonic clock: the moment a worker's exception was *recorded* counts, not the moment
+its process was gone (a rank can take seconds to exit while its victims die at once). What the launcher itself stopped
+is collateral: it is shown, and never blamed. Exit codes are those of the table in ``docs/exit-codes.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+__all__ = ["EX_BUG", "EX_UNAVAILABLE", "Ending", "Failure", "Verdict", "exit_status", "first_failure", "judge"]
+
+EX_BUG = 70  # sysexits.h EX_SOFTWARE
+EX_UNAVAILABLE = 75  # sysexits.h EX_TEMPFAIL: no round could be formed
+
+
+class Ending(Enum):
+    """The three ways a job ends."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One worker that did not succeed, with the evidence about when and why."""
+
+    rank: int
+    local_rank: int
+    pid: int
+    exit_code: int
+    """As the process ended: negative is the number of the signal that killed it."""
+    exited_at: float
+    """When the agent learned of the exit, monotonic seconds."""
+    signed_at: float | None = None
+    """When the worker recorded its exception, monotonic seconds of the same machine; None if it recorded none."""
+    stopped_at: float | None = None
+    """When the agent asked this worker to stop; None if it never did."""
+    summary: str = ""
+    """One line for people: the exception, or what the signal means."""
+    master_port_taken: bool = False
+    """Rank 0 could not bind the port that it was given."""
+    why_not_started: str = ""
+    """The worker never began: the reason its command could not be executed."""
+
+    @property
+    def first_sign_at(self) -> float:
+        """The earliest moment at which something was wrong with this worker, as far as anyone knows."""
+        if self.signed_at is None:
+            return self.exited_at
+        return min(self.signed_at, self.exited_at)
+
+    @property
+    def is_collateral(self) -> bool:
+        """The launcher caused this exit: nothing was wrong before the worker was asked to stop."""
+        return self.stopped_at is not None and self.first_sign_at >= self.stopped_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The end of a job. ``cause`` is the first failure when the job failed."""
+
+    ending: Ending
+    exit_code: int
+    cause: Failure | None = None
+    failures: tuple[Failure, ...] = ()
+    reason: str = ""
+    """Why it ended here and was not tried again, in words for people."""
+
+
+def exit_status(exit_code: int) -> int:
+    """The launcher's exit code for a worker's: its own, or 128 + N when signal N killed it."""
+    return 128 - exit_code if exit_code < 0 else exit_code
+
+
+def first_failure(failures: Iterable[Failure]) -> Failure | None:
+    """The failure to blame: the earliest sign among those that the launcher did not cause.
+
+    When everything is collateral (a worker that failed only after it was told to stop) the earliest of them stands
+    in: a failed job has a cause. A tie goes to the lowest rank, so that the same evidence gives the same answer.
+    """
+    everyone = sorted(failures, key=lambda one: (one.is_collateral, one.first_sign_at, one.rank))
+    return everyone[0] if everyone else None
+
+
+def judge(failures: Iterable[Failure], *, reason: str) -> Verdict:
+    """The verdict on a job that failed and will not be tried again."""
+    everyone = tuple(failures)
+    cause = first_failure(everyone)
+    if cause is None:
+        raise AssertionError("a failed job has at least one failure")
+    return Verdict(
+        ending=Ending.FAILED, exit_code=exit_status(cause.exit_code), cause=cause, failures=everyone, reason=reason
+    )

@@ -1,0 +1,115 @@
+"""The workers of one round, as the driver sees them: start, signal, watch, and end with everything they started.
+
+A thin edge over ``PContext`` and ``ProcessTree``: it performs and never decides. Python that the event loop calls must
+not block, so waiting for logs to drain happens on a thread when it is not over at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+from phalanx.agent.keeper import Keeper
+from phalanx.agent.spec import JobSpec
+from phalanx.errors import ProcessFailure
+from phalanx.multiprocessing.start import start_context
+from phalanx.multiprocessing.trees import ProcessTree
+from phalanx.rendezvous.round import Round
+
+__all__ = ["Workers"]
+
+
+class Workers:
+    """The processes of one round on this node."""
+
+    def __init__(self, spec: JobSpec, settled: Round, channel_path: str, keeper: Keeper) -> None:
+        self.round = settled
+        self._keeper = keeper
+        ranks = range(settled.local_world_size)
+        prefixes = {one: spec.log_line_prefix(settled, one) for one in ranks}
+        self._context = start_context(
+            spec.name,
+            spec.entrypoint,
+            {one: spec.arguments(one) for one in ranks},
+            {one: spec.environment(settled, one, channel_path) for one in ranks},
+            spec.logs,
+            log_line_prefixes={one: text for one, text in prefixes.items() if text is not None} or None,
+            start_method=spec.start_method,
+            duplicate_stdout_filters=list(spec.duplicate_stdout_filters) or None,
+            duplicate_stderr_filters=list(spec.duplicate_stderr_filters) or None,
+            own_process=spec.own_process,
+            spare=(keeper.pid,),
+        )
+
+    def start(self) -> dict[int, int]:
+        """Start them all. Raises ``SpawnError`` when one cannot be; those already started are ended then."""
+        self._context.start()
+        for local_rank, pidfd in self._context.sentinels().items():
+            self._keeper.watch(self.pids[local_rank], pidfd)
+        return self.pids
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """Local rank → process id."""
+        return self._context.pids()
+
+    @property
+    def tree(self) -> ProcessTree:
+        """Every process of the job on this machine."""
+        return self._context.tree
+
+    def fileno(self) -> int:
+        """Readable while a worker has ended and ``reap`` has not told."""
+        return self._context.fileno()
+
+    def reap(self) -> dict[int, int]:
+        """Workers that ended since the last call: local rank → exit code."""
+        return self._context.reap()
+
+    def send_signal(self, number: int) -> None:
+        """To each live worker alone, not to what it started."""
+        self._context.send_signal(signal.Signals(number))
+
+    def pass_on(self, number: int) -> list[int]:
+        """Deliver a signal to each live worker that catches or ignores it; returns the local ranks left out.
+
+        The default action of USR1 and its like is death: a worker that has not installed its handler yet must not
+        die of a warning.
+        """
+        prepared = [one for one, pid in self.pids.items() if _is_prepared_for(pid, number)]
+        reached = self._context.send_signal(signal.Signals(number), prepared)
+        return [one for one, pid in self.pids.items() if one not in reached and os.path.exists(f"/proc/{pid}/fd")]
+
+    def failure(self, local_rank: int) -> ProcessFailure:
+        """What is known of a worker that failed."""
+        return self._context.failure(local_rank)
+
+    def stderr_tail(self, local_rank: int) -> bytes:
+        """The last bytes of its standard error."""
+        return self._context.stderr_tail(local_rank)
+
+    async def drain(self, timeout_s: float | None) -> bool:
+        """Wait until what the ended workers wrote is in the files and on the console. False: time was over."""
+        if self._context.drain(0):
+            return True
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(None, self._context.drain, timeout_s)
+
+    def release(self) -> None:
+        """Give back descriptors and threads."""
+        self._context.release()
+
+    def end_at_once(self, grace_s: float) -> None:
+        """The synchronous way out, for when our own loop can no longer be trusted."""
+        self._context.close(signal.SIGTERM, int(grace_s))
+
+
+def _is_prepared_for(pid: int, number: int) -> bool:
+    """Whether the process catches or ignores the signal (``SigCgt`` and ``SigIgn`` of proc(5))."""
+    try:
+        with open(f"/proc/{pid}/status") as status:
+            masks = [int(line.split()[1], 16) for line in status if line.startswith(("SigCgt:", "SigIgn:"))]
+    except OSError:
+        return False
+    return any(mask >> (number - 1) & 1 for mask in masks)

@@ -1,0 +1,39 @@
+"""A round: one agreed membership with ranks. Pure records; the machine that agrees on them lives beside them.
+
+Semantics of the rank fields are torchelastic's (``RANK``, ``LOCAL_RANK``, ``GROUP_RANK``, ``ROLE_RANK`` and their
+world sizes). The round number only grows; the restart count is what the restart policy has charged so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Round"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """What one node knows of the round it belongs to."""
+
+    number: int
+    """1, 2, …: grows with every round, also with those that cost nothing."""
+    restart_count: int
+    """How many restarts were charged to the budget when this round opened."""
+    reason: str
+    """Why this round was opened, in words for people (empty for the first)."""
+    group_rank: int
+    """This node's place among the nodes of the round."""
+    group_world_size: int
+    """Nodes in the round."""
+    first_rank: int
+    """The global rank of this node's local rank 0."""
+    local_world_size: int
+    """Workers on this node."""
+    world_size: int
+    """Workers in the round."""
+    master_addr: str
+    master_port: int
+
+    def rank(self, local_rank: int) -> int:
+        """The global rank of a worker of this node."""
+        return self.first_rank + local_rank
