@@ -1,0 +1,353 @@
+"""Worker processes of one attempt: start, wait, signal, reap, explain, and leave nothing behind.
+
+``PContext`` has two faces over one core. The synchronous one is torchelastic's: ``start``, ``wait``, ``pids``, ``close``.
+The other is for an event loop: ``fileno`` is readable while an ended worker is unreported, ``reap`` reports it. No face
+polls. A context belongs to one thread and is used once. It installs no signal handler and waits for no other child.
+
+    OSError
+      SpawnError    a worker could not be started; the message is one sentence for the user
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from phalanx.multiprocessing.machine import StopMachine, StopRequested, StopState, SweepRequested
+from phalanx.multiprocessing.nameless import NamelessFile
+from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.stopping import SignalException, Stopper
+from phalanx.multiprocessing.streams import WorkerStreams
+from phalanx.multiprocessing.trees import JobProcess, ProcessTree
+
+if TYPE_CHECKING:
+    from phalanx.errors import ProcessFailure
+    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.pidfd import Child
+
+__all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
+
+# Workers that were started a moment ago have nothing to save; this is for their interpreters to get out of the way.
+SPAWN_FAILED_GRACE_S = 2.0
+# The last words of ended workers are in pipes and files already; more than this is a console that does not read.
+CLOSE_DRAIN_S = 5.0
+# faulthandler writes up to 100 frames for each of up to 100 threads; a report shows the first page.
+CRASH_TEXT_BYTES = 65536
+
+
+class SpawnError(OSError):
+    """A worker could not be started; those started before it were ended.
+
+    ``exit_code`` is what a shell reports: 127 for a command that was not found, 126 for one that cannot be executed.
+    """
+
+    def __init__(
+        self, local_rank: int, command: str, reason: str, *, advice: str = "", exit_code: int = 1
+    ) -> None:
+        text = f"cannot start {command!r} (local rank {local_rank}): {reason}"
+        super().__init__(f"{text}; {advice}" if advice else text)
+        self.local_rank = local_rank
+        self.command = command
+        self.reason = reason
+        self.exit_code = exit_code
+
+
+@dataclass
+class RunProcsResult:
+    """How a worker group ended: all return values, or the failures. ``stdouts``/``stderrs``: log paths by local rank."""
+
+    return_values: dict[int, Any] = field(default_factory=dict)
+    failures: dict[int, ProcessFailure] = field(default_factory=dict)
+    stdouts: dict[int, str] = field(default_factory=dict)
+    stderrs: dict[int, str] = field(default_factory=dict)
+
+    def is_failed(self) -> bool:
+        """Whether a worker failed."""
+        return bool(self.failures)
+
+
+class PContext(abc.ABC):
+    """The workers of one attempt. ``args`` and ``envs`` have one entry per local rank ``0…n-1``.
+
+    Workers get the environment of this process overlaid with ``envs``. ``tree``: the process tree to count the workers
+    into; by default one of their own.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any] | str,
+        args: Mapping[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+        *,
+        tree: ProcessTree | None = None,
+    ) -> None:
+        self.name = name
+        self.entrypoint = entrypoint
+        self.args = args
+        self.envs = envs
+        self.nprocs = len(envs)
+        _check_ranks(args, self.nprocs, "args")
+        _check_ranks(envs, self.nprocs, "envs")
+        logs = logs_specs.reify(envs)
+        self.stdouts = logs.stdouts
+        self.stderrs = logs.stderrs
+        self.error_files = logs.error_files
+        self.job = (
+            next((env["PHALANX_JOB"] for env in envs.values() if "PHALANX_JOB" in env), "")
+            or os.urandom(16).hex()
+        )
+        self.tree = tree if tree is not None else ProcessTree(self.job)
+        self.return_values: dict[int, Any] = {}
+        self._streams = WorkerStreams(
+            logs,
+            local_ranks=range(self.nprocs),
+            prefixes=log_line_prefixes,
+            name=name,
+            stdout_filters=duplicate_stdout_filters or (),
+            stderr_filters=duplicate_stderr_filters or (),
+            forks=self._forks(),
+        )
+        self._stopper = Stopper(StopMachine(range(self.nprocs)), self, self.tree)
+        self._machine = self._stopper.machine
+        self._epoll: select.epoll | None = None
+        self._pids: dict[int, int] = {}
+        self._live: dict[int, Child] = {}
+        self._unreported: dict[int, int] = {}
+        self._exit_codes: dict[int, int] = {}
+        self._crash_files: dict[int, NamelessFile] = {}
+        self._crash_texts: dict[int, str] = {}
+        self._tails: dict[int, bytes] = {}
+        self._is_released = False
+        self._result: RunProcsResult | None = None
+
+    # Starting
+
+    def start(self) -> None:
+        """Start all workers, in the order of their local ranks. Raises ``SpawnError``, with none left running."""
+        if self._epoll is not None or self._is_released:
+            raise RuntimeError(f"{self.name}: a context is started once")
+        _make_exits_observable()
+        self._epoll = select.epoll()
+        try:
+            for local_rank in range(self.nprocs):
+                self._start_worker(local_rank)
+        except BaseException:
+            self.close(timeout=SPAWN_FAILED_GRACE_S)
+            raise
+
+    def _start_worker(self, local_rank: int) -> None:
+        ends = self._streams.open_for(local_rank)
+        try:
+            child = self._spawn(local_rank, ends.stdout, ends.stderr)
+        finally:
+            self._streams.spawned(local_rank)
+        self._pids[local_rank] = child.pid
+        self._live[local_rank] = child
+        self.tree.add(child.pid)
+        assert self._epoll is not None
+        self._epoll.register(child.fileno(), select.EPOLLIN)
+
+    @abc.abstractmethod
+    def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
+        """Start one worker with these descriptors (None: inherit). Raises ``SpawnError``."""
+
+    def _forks(self) -> bool:
+        """Whether workers are made by ``fork`` alone: a thread must not exist then."""
+        return False
+
+    def _additions(self, local_rank: int) -> dict[str, str]:
+        """What a worker's environment has over ours."""
+        streams = {
+            name: value for name, value in self._streams.environment().items() if name not in os.environ
+        }
+        return {**streams, **self.envs[local_rank], "PHALANX_JOB": self.job}
+
+    def _boot_order(self, local_rank: int) -> str:
+        """What the boot file is told: ``<parent pid or empty>:<crash file or empty>``."""
+        # The parent-death signal follows the thread that forked, not the process: only the main thread lives as long.
+        parent = str(os.getpid()) if threading.current_thread() is threading.main_thread() else ""
+        return f"{parent}:{self._crash_file(local_rank).path}"
+
+    def _crash_file(self, local_rank: int) -> NamelessFile:
+        if local_rank not in self._crash_files:
+            self._crash_files[local_rank] = NamelessFile(f"phalanx-crash-{local_rank}")
+        return self._crash_files[local_rank]
+
+    # For an event loop
+
+    def fileno(self) -> int:
+        """A descriptor that is readable while an ended worker is unreported. ``reap()`` then."""
+        assert self._epoll is not None, "start() first"
+        return self._epoll.fileno()
+
+    def sentinels(self) -> dict[int, int]:
+        """One descriptor per live worker, readable when it has ended; each is closed when it is reaped."""
+        return {local_rank: child.fileno() for local_rank, child in self._live.items()}
+
+    def reap(self) -> dict[int, int]:
+        """The exit codes (negative: signal) of workers that ended, each once. Never blocks."""
+        self.collect()
+        reported, self._unreported = self._unreported, {}
+        return reported
+
+    def collect(self) -> Collection[int]:
+        """Reap into what ``reap()`` will report; return the local ranks that still run."""
+        if self._epoll is not None and self._live:
+            by_fd = {child.fileno(): local_rank for local_rank, child in self._live.items()}
+            for fd, _ in self._epoll.poll(0, len(by_fd)):
+                local_rank = by_fd[fd]
+                code = self._live[local_rank].poll()
+                if code is not None:
+                    self._note_exit(local_rank, code)
+        return self._live.keys()
+
+    def _note_exit(self, local_rank: int, code: int) -> None:
+        self._exit_codes[local_rank] = self._unreported[local_rank] = code
+        child = self._live.pop(local_rank)
+        self.tree.ended(child.pid)
+        child.close()  # the last copy: it leaves the epoll set by itself
+        self._streams.worker_ended(local_rank)
+
+    def send_signal(self, signum: int, local_ranks: Collection[int] | None = None) -> list[int]:
+        """Signal live workers, and nothing else; return the local ranks of those that could hear it."""
+        return [
+            local_rank
+            for local_rank, child in self._live.items()
+            if (local_ranks is None or local_rank in local_ranks) and child.send_signal(signum)
+        ]
+
+    def failure(self, local_rank: int) -> ProcessFailure:
+        """Everything known about a worker that ended badly; reads its error file."""
+        from phalanx.errors import ProcessFailure
+
+        return ProcessFailure(
+            local_rank=local_rank,
+            pid=self._pids[local_rank],
+            exitcode=self._exit_codes[local_rank],
+            error_file=self.error_files[local_rank],
+            crash=self._crash_text(local_rank),
+            stderr_tail=self.stderr_tail(local_rank).decode("utf-8", "replace"),
+        )
+
+    def stderr_tail(self, local_rank: int) -> bytes:
+        """The last bytes that the worker wrote to stderr, as many as the logs specs keep; after ``drain`` complete."""
+        return self._tails[local_rank] if self._is_released else self._streams.stderr_tail(local_rank)
+
+    def _crash_text(self, local_rank: int) -> str:
+        file = self._crash_files.get(local_rank)
+        if file is None:
+            return self._crash_texts.get(local_rank, "")
+        return file.read(CRASH_TEXT_BYTES).decode("utf-8", "replace")
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until what ended workers wrote is in files and on the console; False when time ran out."""
+        return self._streams.drain(timeout_s)
+
+    def release(self) -> None:
+        """Close descriptors and the log pump; processes are left as they are. Idempotent; ``failure`` still answers."""
+        if self._is_released:
+            return
+        for local_rank in self._pids:
+            self._tails[local_rank] = self._streams.stderr_tail(local_rank)
+            self._crash_texts[local_rank] = self._crash_text(local_rank)
+        self._is_released = True
+        self._streams.close()
+        for file in self._crash_files.values():
+            file.close()
+        self._crash_files.clear()
+        for child in self._live.values():
+            child.close()
+        self._live.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+        self.tree.close()
+
+    # Synchronous, as torchelastic's
+
+    def wait(self, timeout: float = -1, period: float = 1) -> RunProcsResult | None:
+        """Wait for the group's end, ``timeout`` seconds (negative: for ever; 0: only look); None when time ran out.
+
+        The group ends when all workers have, or at the first failure: the others are then stopped as by ``close()``.
+        Returns within milliseconds of the event; ``period`` is torchelastic's polling interval and has no meaning here.
+        """
+        del period
+        give_up_at = None if timeout < 0 else time.monotonic() + timeout
+        while True:
+            result = self._look()
+            if result is not None:
+                return result
+            left_s = -1.0 if give_up_at is None else give_up_at - time.monotonic()
+            if give_up_at is not None and left_s <= 0:
+                return None
+            has_ended(self.fileno(), left_s)
+
+    def _look(self) -> RunProcsResult | None:
+        if self._result is not None:
+            return self._result
+        running = self.collect()
+        failed = sorted(local_rank for local_rank, code in self._exit_codes.items() if code != 0)
+        if running and not failed:
+            return None
+        self.close()
+        self._result = RunProcsResult(
+            return_values={} if failed else self.return_values,
+            failures={local_rank: self.failure(local_rank) for local_rank in failed},
+            stdouts=self.stdouts,
+            stderrs=self.stderrs,
+        )
+        return self._result
+
+    def pids(self) -> dict[int, int]:
+        """Process ids by local rank, of all workers that were started."""
+        return dict(self._pids)
+
+    def close(self, death_sig: signal.Signals | None = None, timeout: float = 30) -> None:
+        """Stop the workers and all that they started, drain their logs, and release everything. Idempotent.
+
+        Live workers get ``death_sig`` (SIGTERM) and ``timeout`` seconds; then the whole process tree gets SIGTERM,
+        SIGKILL after 0.5 s, and at most 5 s to go. A signal handler that raises meanwhile shortens the grace.
+        """
+        if self._is_released:
+            return
+        try:
+            if self._epoll is not None and self._machine.state is not StopState.ENDED:
+                self._stopper.run(self._first_event(death_sig, timeout))
+            self.drain(CLOSE_DRAIN_S)
+        finally:
+            self.release()
+
+    def _first_event(self, death_sig: signal.Signals | None, timeout: float) -> object:
+        running = self.collect()
+        return StopRequested(death_sig or signal.SIGTERM, timeout) if running else SweepRequested()
+
+    def stuck(self) -> list[JobProcess]:
+        """After ``close()``: the processes that SIGKILL did not end (they wait in the kernel)."""
+        return self._stopper.stuck
+
+
+def _check_ranks(given: Mapping[int, object], nprocs: int, what: str) -> None:
+    if set(given) != set(range(nprocs)):
+        raise RuntimeError(f"{what} needs one entry per local rank 0…{nprocs - 1}; it has {sorted(given)}")
+
+
+def _make_exits_observable() -> None:
+    """Undo an inherited ``SIGCHLD`` = ignore, under which the kernel throws exit codes away."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "SIGCHLD is ignored in this process, so no exit code can be learnt; set it to SIG_DFL"
+        )
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,0 +1,250 @@
+"""How workers are stopped: ask, wait for the grace, end the tree, kill the tree, give up by name.
+
+One machine for both drivers, ``PContext.close()`` (synchronous) and the agent's loop. It decides and never acts: the
+driver sends the signals, reports exits (``WorkerExited``) and the state of the process tree (``TreeEmptied``,
+``MembersRemain``), and calls with ``DeadlinePassed`` when ``deadline`` has come.
+
+    RUNNING ─StopRequested→ ASKED ─all exited | grace over→ TREE_TERM ─0.5 s→ TREE_KILL ─5 s, NameStuck→ ENDED
+    RUNNING ─SweepRequested→ TREE_TERM                      (any tree state) ─all exited and tree empty→ ENDED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from signal import SIGKILL, SIGTERM
+
+from phalanx.machine import Machine, Void
+
+__all__ = [
+    "DeadlinePassed",
+    "MembersRemain",
+    "NameStuck",
+    "SignalTree",
+    "SignalWorkers",
+    "StopMachine",
+    "StopRepeated",
+    "StopRequested",
+    "StopState",
+    "SweepRequested",
+    "TreeEmptied",
+    "WorkerExited",
+]
+
+# Wrappers (shells, Slurm, docker) send a stop signal twice within milliseconds; a person needs longer than this.
+SAME_REQUEST_S = 0.5
+# What a tree gets between TERM and KILL, and what is left of the grace after a second request.
+TREE_TERM_S = 0.5
+# SIGKILL takes effect at the next return from the kernel. What is not gone by then waits in the kernel (state D).
+TREE_KILL_S = 5.0
+
+
+class StopState(Enum):
+    """Where a stop stands."""
+
+    RUNNING = "running"
+    ASKED = "asked"
+    TREE_TERM = "tree-term"
+    TREE_KILL = "tree-kill"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """Someone wants the workers stopped; each gets ``signal`` and has ``grace_s`` seconds."""
+
+    signal: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopRepeated:
+    """Another stop signal arrived while stopping."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRequested:
+    """The workers have ended by themselves; whatever they left behind is to go (a live worker would go with it)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerExited:
+    """A worker was reaped."""
+
+    local_rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEmptied:
+    """A scan found no live process of the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembersRemain:
+    """A scan after a death found live processes of the job; some may be new, born of a parent that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """``deadline`` has come."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignalWorkers:
+    """Send ``signal`` to each live worker, and to nothing else."""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class SignalTree:
+    """Send ``signal`` to every live process of the job that has not had it, and scan: empty or not?"""
+
+    signal: int
+
+
+@dataclass(frozen=True, slots=True)
+class NameStuck:
+    """Nothing more can be done: name the processes that SIGKILL did not end."""
+
+
+Command = SignalWorkers | SignalTree | NameStuck
+
+
+class StopMachine(Machine[StopState]):
+    """The stop of one worker group. ``alive`` holds the local ranks whose exit was not reported yet."""
+
+    def __init__(self, local_ranks: Collection[int]) -> None:
+        self.state = StopState.RUNNING
+        self.alive = set(local_ranks)
+        self._tree_is_empty = False
+        self._requested_at: float | None = None
+
+    def _ask(self, event: StopRequested, now: float) -> list[Command]:
+        if not self.alive:
+            return self._end_tree(event, now)
+        self.state, self.deadline, self._requested_at = StopState.ASKED, now + event.grace_s, now
+        return [SignalWorkers(event.signal)]
+
+    def _ask_again(self, event: StopRequested, now: float) -> None:
+        # Another reason to stop (a failure, then a signal) can only bring the end nearer. The workers know already.
+        self._bring_forward(now + event.grace_s)
+
+    def _hurry(self, _event: StopRepeated, now: float) -> None:
+        # Counted from the last request that counted: someone who hammers Ctrl-C must not extend the window.
+        if self._requested_at is not None and now - self._requested_at < SAME_REQUEST_S:
+            return
+        self._requested_at = now
+        self._bring_forward(now + TREE_TERM_S)
+
+    def _exit(self, event: WorkerExited, _now: float) -> None:
+        self.alive.discard(event.local_rank)
+
+    def _exit_asked(self, event: WorkerExited, now: float) -> list[Command]:
+        self.alive.discard(event.local_rank)
+        return [] if self.alive else self._end_tree(event, now)
+
+    def _exit_swept(self, event: WorkerExited, _now: float) -> None:
+        self.alive.discard(event.local_rank)
+        self._end_if_nothing_is_left()
+
+    def _emptied(self, _event: TreeEmptied, _now: float) -> None:
+        self._tree_is_empty = True
+        self._end_if_nothing_is_left()
+
+    def _remain(self, _event: MembersRemain, _now: float) -> list[Command]:
+        self._tree_is_empty = False
+        return [SignalTree(SIGTERM if self.state is StopState.TREE_TERM else SIGKILL)]
+
+    def _grace_over(self, event: DeadlinePassed, now: float) -> list[Command]:
+        return self._end_tree(event, now) if self._is_due(now) else []
+
+    def _end_tree(self, _event: object, now: float) -> list[Command]:
+        self.state, self.deadline = StopState.TREE_TERM, now + TREE_TERM_S
+        return [SignalTree(SIGTERM)]
+
+    def _kill_tree(self, _event: DeadlinePassed, now: float) -> list[Command]:
+        if not self._is_due(now):
+            return []
+        self.state, self.deadline = StopState.TREE_KILL, now + TREE_KILL_S
+        return [SignalTree(SIGKILL)]
+
+    def _give_up(self, _event: DeadlinePassed, now: float) -> list[Command]:
+        if not self._is_due(now):
+            return []
+        self._end()
+        return [NameStuck()]
+
+    def _is_due(self, now: float) -> bool:
+        # A driver's timer may have been set for an earlier deadline than the one that holds now, never for a later.
+        return self.deadline is not None and now >= self.deadline
+
+    def _bring_forward(self, deadline: float) -> None:
+        assert self.deadline is not None
+        self.deadline = min(self.deadline, deadline)
+
+    def _end_if_nothing_is_left(self) -> None:
+        if self._tree_is_empty and not self.alive:
+            self._end()
+
+    def _end(self) -> None:
+        self.state, self.deadline = StopState.ENDED, None
+
+    def check(self) -> None:
+        """A deadline stands exactly while something is being waited for; asking needs someone to ask."""
+        is_waiting = self.state not in (StopState.RUNNING, StopState.ENDED)
+        assert (self.deadline is not None) == is_waiting, (self.state, self.deadline)
+        assert self.state is not StopState.ASKED or self.alive
+
+    table = {
+        StopRequested: {
+            StopState.RUNNING: _ask,
+            StopState.ASKED: _ask_again,
+            StopState.TREE_TERM: Void("the grace is over; half a second is left"),
+            StopState.TREE_KILL: Void("everything is being killed already"),
+            StopState.ENDED: Void("nothing is left to stop"),
+        },
+        StopRepeated: {
+            StopState.RUNNING: Void("the request that this repeats was not about workers"),
+            StopState.ASKED: _hurry,
+            StopState.TREE_TERM: Void("the grace is over; half a second is left"),
+            StopState.TREE_KILL: Void("everything is being killed already"),
+            StopState.ENDED: Void("nothing is left to stop"),
+        },
+        SweepRequested: {
+            StopState.RUNNING: _end_tree,
+            StopState.ASKED: Void("the sweep follows the last exit by itself"),
+            StopState.TREE_TERM: Void("the sweep is under way"),
+            StopState.TREE_KILL: Void("the sweep is under way"),
+            StopState.ENDED: Void("the sweep is over"),
+        },
+        WorkerExited: {
+            StopState.RUNNING: _exit,
+            StopState.ASKED: _exit_asked,
+            StopState.TREE_TERM: _exit_swept,
+            StopState.TREE_KILL: _exit_swept,
+            StopState.ENDED: _exit,
+        },
+        TreeEmptied: {
+            StopState.RUNNING: Void("nobody asked for a stop; the exits are still to be reported"),
+            StopState.ASKED: Void("the workers are zombies; the last report of an exit starts the sweep"),
+            StopState.TREE_TERM: _emptied,
+            StopState.TREE_KILL: _emptied,
+            StopState.ENDED: Void("the end was seen before"),
+        },
+        MembersRemain: {
+            StopState.RUNNING: Void("nobody asked for a stop"),
+            StopState.ASKED: Void("the grace belongs to the worker and its children alike"),
+            StopState.TREE_TERM: _remain,
+            StopState.TREE_KILL: _remain,
+            StopState.ENDED: Void("they were named and given up"),
+        },
+        DeadlinePassed: {
+            StopState.RUNNING: Void("no deadline stands: a late timer"),
+            StopState.ASKED: _grace_over,
+            StopState.TREE_TERM: _kill_tree,
+            StopState.TREE_KILL: _give_up,
+            StopState.ENDED: Void("no deadline stands: a late timer"),
+        },
+    }

@@ -1,0 +1,48 @@
+"""A file without a name, for what one worker has to say at its end: faulthandler's stacks, or a function's result.
+
+It lives in memory and goes when the last descriptor is closed, so that nothing litters a disk however we end.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["NamelessFile"]
+
+
+class NamelessFile:
+    """An open file that no directory knows. Written by a worker, read by us when the worker has ended."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, name: str) -> None:
+        if hasattr(os, "memfd_create"):
+            self.fd = os.memfd_create(name, os.MFD_CLOEXEC)
+        else:
+            import tempfile
+
+            with tempfile.TemporaryFile() as file:
+                self.fd = os.dup(file.fileno())
+
+    @property
+    def path(self) -> str:
+        """A path by which a process of the same user can open it; empty where there is none (no /proc)."""
+        path = f"/proc/{os.getpid()}/fd/{self.fd}"
+        return path if os.path.exists(path) else ""
+
+    def read(self, limit: int | None = None) -> bytes:
+        """What was written, at most ``limit`` bytes of it."""
+        size = os.fstat(self.fd).st_size
+        wanted = size if limit is None else min(size, limit)
+        parts: list[bytes] = []
+        offset = 0
+        while offset < wanted and (part := os.pread(self.fd, wanted - offset, offset)):
+            parts.append(part)
+            offset += len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Close our descriptor; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

@@ -1,0 +1,72 @@
+"""``start_processes``: torchelastic's one call that makes the right context and starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from phalanx.multiprocessing.commands import SubprocessContext
+
+if TYPE_CHECKING:
+    from phalanx.multiprocessing.context import PContext
+    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.trees import ProcessTree
+
+__all__ = ["start_processes"]
+
+
+def start_processes(
+    name: str,
+    entrypoint: Callable[..., Any] | str,
+    args: dict[int, tuple[Any, ...]],
+    envs: dict[int, dict[str, str]],
+    logs_specs: LogsSpecs,
+    log_line_prefixes: dict[int, str] | None = None,
+    start_method: str = "spawn",
+    numa_options: None = None,
+    duplicate_stdout_filters: list[str] | None = None,
+    duplicate_stderr_filters: list[str] | None = None,
+    *,
+    tree: ProcessTree | None = None,
+) -> PContext:
+    """Start ``len(envs)`` copies of a command (``entrypoint`` is text) or a function, and return their context.
+
+    The caller owns the context and ends it with ``close()``, or has ``wait()`` do so. ``start_method`` (spawn, fork,
+    forkserver) is for functions. Raises ``SpawnError``, with no worker left, and ``RuntimeError`` when ``args`` and
+    ``envs`` do not cover the same local ranks ``0…n-1``. Semantics of torchelastic 2.13; binding to NUMA nodes is not
+    supported by this version.
+    """
+    if numa_options is not None:
+        raise NotImplementedError(
+            "numa_options: binding workers to NUMA nodes is not supported by this version"
+        )
+    context: PContext
+    if isinstance(entrypoint, str):
+        context = SubprocessContext(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            tree=tree,
+        )
+    else:
+        from phalanx.multiprocessing.functions import MultiprocessContext
+
+        context = MultiprocessContext(
+            name,
+            entrypoint,
+            args,
+            envs,
+            start_method,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters=duplicate_stdout_filters,
+            duplicate_stderr_filters=duplicate_stderr_filters,
+            tree=tree,
+        )
+    context.start()
+    return context

@@ -1,0 +1,375 @@
+"""Which processes belong to a job, and how to end them without ever touching another.
+
+A process belongs by descent from a worker (or, where this process adopts orphans, from this process), by sitting in a
+worker's session, or by ``PHALANX_JOB=<token>`` in the environment it was started with. Three facts keep strangers safe:
+nothing older than the tree is a member; a session number counts only while it provably is the worker's; and each
+process is identified by number *and* start time, checked again behind a pidfd before a signal leaves.
+
+Everything is read from ``/proc``; without one (macOS) a tree has no members beyond what workers' own handles reach.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from phalanx.multiprocessing.pidfd import is_supported
+
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "start_ticks_of"]
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_GONE = "ZX"
+_STAT_BYTES = 1024  # one line of about 300 bytes
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcess:
+    """A live process of the job. ``start_ticks``: clock ticks since boot; ``state``: the letter of ``ps``."""
+
+    pid: int
+    start_ticks: int
+    state: str
+    command: str
+
+
+class _Stat(NamedTuple):
+    pid: int
+    command: str
+    state: str
+    parent: int
+    session: int
+    start_ticks: int
+
+
+@dataclass(slots=True)
+class _Root:
+    """A worker. Its number is its own until it is reaped: ``ended_ticks`` is when that happened."""
+
+    start_ticks: int | None
+    ended_ticks: int | None = None
+
+
+class ProcessTree:
+    """The processes of one job on this node.
+
+    ``job``: the token in ``PHALANX_JOB``. ``workers``: pids of workers, as by ``add``. ``spare``: pids that are never
+    members (the keeper). ``include_own_children``: every child of this process is a member unless it is spared; for a
+    process that is the job's alone and adopts orphans (`become_subreaper`).
+    """
+
+    def __init__(
+        self,
+        job: str,
+        *,
+        workers: Iterable[int] = (),
+        spare: Collection[int] = (),
+        include_own_children: bool = False,
+    ) -> None:
+        self._marker = b"PHALANX_JOB=" + os.fsencode(job)
+        self._spare = {os.getpid(), *spare}
+        self._include_own_children = include_own_children
+        # A tick of tolerance: the kernel rounds a start time down.
+        self._born_ticks = _now_ticks() - 1
+        self._roots: dict[int, _Root] = {}
+        self._signalled: set[tuple[int, int, int]] = set()
+        self._watched: dict[tuple[int, int], int] = {}
+        self._epoll: select.epoll | None = None
+        self._last_scan: list[JobProcess] = []
+        for pid in workers:
+            self.add(pid)
+
+    def add(self, pid: int) -> None:
+        """Make an unreaped child of this process a root of the tree."""
+        self.add_known(pid, start_ticks_of(pid))
+
+    def add_known(self, pid: int, start_ticks: int | None) -> None:
+        """Make a process a root whose start time somebody else read; None: it had ended by then."""
+        self._roots[pid] = _Root(start_ticks)
+
+    def spare(self, pid: int) -> None:
+        """Never count this process among the members; its children are not spared."""
+        self._spare.add(pid)
+
+    def ended(self, pid: int) -> None:
+        """A worker was reaped: from now on its number may be given to a stranger."""
+        root = self._roots.get(pid)
+        if root is not None and root.ended_ticks is None:
+            root.ended_ticks = _now_ticks()
+
+    def forget(self, pid: int) -> None:
+        """A worker has ended and what it left behind is gone, or is found by other means."""
+        self._roots.pop(pid, None)
+
+    def members(self) -> list[JobProcess]:
+        """Scan: the live processes of the job, without this one, spared ones and zombies. ``fileno()`` watches them from now on."""
+        members = [
+            JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
+            for stat in self._closure(_read_all())
+            if stat.state not in _GONE
+        ]
+        self._last_scan = members
+        if self._epoll is not None:
+            self._watch(members)
+        return members
+
+    def send(self, signum: int) -> list[JobProcess]:
+        """Signal each member that has not had this signal from here before, and return the members signalled.
+
+        Once each: a program takes a second TERM for impatience. SIGKILL is sent as often as it is asked for.
+        """
+        signalled = []
+        for member in self.members():
+            key = (member.pid, member.start_ticks, signum)
+            if key in self._signalled:
+                continue
+            if _send_checked(member, signum):
+                signalled.append(member)
+                if signum != signal.SIGKILL:
+                    self._signalled.add(key)
+        return signalled
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the last scan, by ``members()`` or ``send()``, found nobody."""
+        return not self._last_scan
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when a process that the last scan found has ended; ask ``all_ended()`` then.
+
+        Raises ``OSError`` (ENOSYS) without pidfds.
+        """
+        if self._epoll is None:
+            if not is_supported():
+                import errno
+
+                raise OSError(errno.ENOSYS, "this system has no pidfds: scan again from time to time")
+            self._epoll = select.epoll()
+            self.members()
+        return self._epoll.fileno()
+
+    def all_ended(self) -> bool:
+        """Whether everyone whom the last scan found has ended: time for another scan. Quiets ``fileno()`` if not.
+
+        A scan per death would read all of /proc 256 times for 256 workers; one per generation is enough, for who is
+        born meanwhile is found by the next one.
+        """
+        if self._epoll is None:
+            return False
+        by_fd = {fd: key for key, fd in self._watched.items()}
+        for fd, _ in self._epoll.poll(0, max(1, len(by_fd))):
+            os.close(self._watched.pop(by_fd[fd]))
+        return not self._watched
+
+    def close(self) -> None:
+        """Close the descriptors behind ``fileno()``; idempotent."""
+        for fd in self._watched.values():
+            os.close(fd)
+        self._watched.clear()
+        if self._epoll is not None:
+            self._epoll.close()
+            self._epoll = None
+
+    def reap_adopted(self, known_pids: Collection[int] = ()) -> list[int]:
+        """Reap zombies that this process adopted; workers, spared and known pids are left to their owners."""
+        kept = {*self._spare, *self._roots, *known_pids}
+        reaped = []
+        for pid in _own_children():
+            if pid in kept:
+                continue
+            stat = _read(pid)
+            if stat is None or stat.state not in _GONE or stat.parent != os.getpid():
+                continue
+            with contextlib.suppress(ChildProcessError):
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
+                    reaped.append(pid)
+        return reaped
+
+    # Scanning
+
+    def _closure(self, table: dict[int, _Stat]) -> list[_Stat]:
+        """Seeds (workers, their sessions, marked processes, own children) and everything that descends from them."""
+        young = {pid: stat for pid, stat in table.items() if stat.start_ticks >= self._born_ticks}
+        for pid in self._spare:
+            young.pop(pid, None)
+        children: dict[int, list[int]] = {}
+        for pid, stat in young.items():
+            children.setdefault(stat.parent, []).append(pid)
+        sessions = self._own_sessions(young)
+        own = os.getpid() if self._include_own_children else -1
+        found: set[int] = set()
+
+        def take(pid: int) -> None:
+            pending = [pid]
+            while pending:
+                pid = pending.pop()
+                if pid not in found:
+                    found.add(pid)
+                    pending += children.get(pid, ())
+
+        for pid, stat in young.items():
+            if self._is_root(stat) or stat.session in sessions or stat.parent == own:
+                take(pid)
+        for pid, stat in young.items():  # last: reading an environment is the dear part
+            if pid not in found and self._is_marked(stat):
+                take(pid)
+        return [young[pid] for pid in found]
+
+    def _is_root(self, stat: _Stat) -> bool:
+        root = self._roots.get(stat.pid)
+        return root is not None and root.ended_ticks is None and root.start_ticks == stat.start_ticks
+
+    def _own_sessions(self, table: dict[int, _Stat]) -> set[int]:
+        """The session numbers that are certainly our workers'.
+
+        While the worker is unreaped its number is its own. Afterwards the kernel gives the number away only when no
+        process is left in the session, so one member older than the reaping proves that it is still the same session.
+        """
+        sessions = {pid for pid, root in self._roots.items() if pid in table and self._is_root(table[pid])}
+        for stat in table.values():
+            root = self._roots.get(stat.session)
+            if root is None or root.start_ticks is None or stat.pid == stat.session:
+                continue
+            if root.ended_ticks is None or stat.start_ticks < root.ended_ticks:
+                sessions.add(stat.session)
+        return sessions
+
+    def _is_marked(self, stat: _Stat) -> bool:
+        # Reading the environment takes a lock of the process's memory map; one that waits in the kernel (state D) may
+        # hold it, and the reader would wait with it for ever. Zombies have no environment.
+        if stat.state in _GONE or stat.state == "D":
+            return False
+        environment = _read_file(f"/proc/{stat.pid}/environ", None)
+        return environment is not None and self._marker in environment.split(b"\0")
+
+    def _watch(self, members: list[JobProcess]) -> None:
+        assert self._epoll is not None
+        wanted = {(member.pid, member.start_ticks) for member in members}
+        for key in self._watched.keys() - wanted:
+            os.close(self._watched.pop(key))  # closing the last copy takes it out of the epoll set
+        for key in wanted - self._watched.keys():
+            fd = _open_checked(*key)
+            if fd is not None:
+                self._watched[key] = fd
+                self._epoll.register(fd, select.EPOLLIN)
+
+
+def become_subreaper() -> bool:
+    """Make orphans among this process's descendants its children; False where the system cannot."""
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False
+
+
+def start_ticks_of(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot: with the pid, its identity. None: no such process."""
+    stat = _read(pid)
+    return None if stat is None else stat.start_ticks
+
+
+def _now_ticks() -> int:
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return int(time.clock_gettime(clock) * _TICKS_PER_S)
+
+
+def _open_checked(pid: int, start_ticks: int) -> int | None:
+    """A pidfd of exactly this process. Opened first, compared after: the number cannot change hands unseen."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:  # gone; or out of descriptors: then this one is seen by the next scan
+        return None
+    if start_ticks_of(pid) != start_ticks:
+        os.close(fd)
+        return None
+    return fd
+
+
+def _send_checked(member: JobProcess, signum: int) -> bool:
+    if not is_supported():
+        if start_ticks_of(member.pid) != member.start_ticks:
+            return False
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(member.pid, signum)
+            return True
+        return False
+    fd = _open_checked(member.pid, member.start_ticks)
+    if fd is None:
+        return False
+    try:
+        signal.pidfd_send_signal(fd, signum)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _read_all() -> dict[int, _Stat]:
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return {}
+    return {stat.pid: stat for name in names if name.isdigit() and (stat := _read(int(name))) is not None}
+
+
+def _read(pid: int) -> _Stat | None:
+    line = _read_file(f"/proc/{pid}/stat", _STAT_BYTES)
+    if line is None:
+        return None
+    # The name may hold anything, spaces and parentheses too: it ends at the last ")".
+    head, _, tail = line.rpartition(b")")
+    fields = tail.split()
+    if len(fields) < 20:
+        return None
+    return _Stat(
+        pid=pid,
+        command=os.fsdecode(head.partition(b"(")[2]),
+        state=chr(fields[0][0]),
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        start_ticks=int(fields[19]),
+    )
+
+
+def _read_file(path: str, limit: int | None) -> bytes | None:
+    """A file of /proc, by plain system calls: a scan reads hundreds, and a file object costs twice as much."""
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        if limit is not None:
+            return os.read(fd, limit)
+        parts = []
+        while part := os.read(fd, 131072):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # it ended meanwhile, or belongs to another user
+        return None
+    finally:
+        os.close(fd)
+
+
+def _own_children() -> list[int]:
+    """The children of this process, of all its threads; a whole scan where the kernel keeps no lists."""
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return []
+    pids: list[int] = []
+    for thread in threads:
+        text = _read_file(f"/proc/self/task/{thread}/children", None)
+        if text is None:
+            own = os.getpid()
+            return [stat.pid for stat in _read_all().values() if stat.parent == own]
+        pids += map(int, text.split())
+    return pids
