@@ -53,11 +53,13 @@ from phalanx.agent.verdict import EX_BUG, Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
+from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.ports import HeldPort
 
 __all__ = ["Driver"]
 
 DRAIN_BETWEEN_ROUNDS_S = 2.0  # a console that nobody reads must not keep a job from restarting
+DRAIN_LOOK_S = 0.5  # how soon a stop signal is noticed while only the console is waited for
 
 
 class Driver:
@@ -69,6 +71,10 @@ class Driver:
         self._console = console
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
+        self._tree = ProcessTree(
+            spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process
+        )
+        self._tree_fd: int | None = None
         self._inbox: deque[object] = deque()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +82,7 @@ class Driver:
         self._port: HeldPort | None = None
         self._evidence = Evidence()
         self._bug: BaseException | None = None
-        self._hurry = asyncio.Event()
+        self._hurry = False  # a stop signal came when nothing but the console was waited for
         self._lagging: list[Workers] = []  # earlier rounds whose last lines the console has not taken yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -119,14 +125,9 @@ class Driver:
         """Nothing is left to supervise: let the console catch up, then have the last word."""
         lagging = [*self._lagging, *([self._workers] if self._workers is not None else [])]
         for workers in lagging:
-            waiting = [
-                self._loop.create_task(workers.drain(None)),
-                self._loop.create_task(self._hurry.wait()),
-            ]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            workers.release()  # ends the drain's wait too
-            waiting[1].cancel()
-            await asyncio.wait(waiting)
+            while not await workers.drain(DRAIN_LOOK_S) and not self._hurry:
+                pass  # the reader of the console decides how long; a stop signal decides otherwise
+            workers.release()
         if verdict.ending is Ending.FAILED:
             self._console.finish(self._report(verdict))
         return verdict.exit_code
@@ -198,7 +199,7 @@ class Driver:
 
     def _on_stop_signal(self, number: int) -> None:
         if self._machine.state is AgentState.ENDED:
-            self._hurry.set()  # all that remains is a console that takes its time
+            self._hurry = True
         self._post(StopAsked(number, self._spec.grace_s))
 
     def _on_workers_ready(self) -> None:
@@ -206,8 +207,8 @@ class Driver:
             self._post(WorkersExited(codes))
 
     def _on_tree_changed(self) -> None:
-        assert self._workers is not None, "only a tree of workers is watched"
-        self._post(MembersRemain() if self._workers.tree.members() else TreeEmptied())
+        if self._tree.all_ended():  # a scan per death would cost a large group dearly
+            self._post(MembersRemain() if self._tree.members() else TreeEmptied())
 
     def _on_message(self, local_rank: int, message: object) -> None:
         if isinstance(message, ExceptionRecorded):
@@ -224,9 +225,7 @@ class Driver:
             )
 
     def _reap_adopted(self) -> None:
-        known = set(self._workers.pids.values()) if self._workers is not None else set()
-        if self._workers is not None:
-            self._workers.tree.reap_adopted(known | {self._keeper.pid})
+        self._tree.reap_adopted()  # workers and the keeper are left to their owners
 
     def _on_bug(self, error: BaseException, event: object) -> None:
         """A bug of ours: record it, end the workers in order as far as that still works, exit 70."""
@@ -255,7 +254,9 @@ class Driver:
         self._post(RoundSettled(settled))
 
     def _spawn_workers(self, command: SpawnWorkers) -> None:
-        self._workers = Workers(self._spec, command.round, self._channel.path, self._keeper)
+        self._workers = Workers(
+            self._spec, command.round, self._channel.path, keeper=self._keeper, tree=self._tree
+        )
         if self._port is not None:
             self._port.release()
         try:
@@ -271,21 +272,19 @@ class Driver:
             self._workers.send_signal(command.signal)
 
     def _signal_tree(self, command: SignalTree) -> None:
-        assert self._workers is not None, "a tree exists once workers were started"
-        tree = self._workers.tree
-        if not tree.members():  # the usual case after a clean end, and a scan of /proc is the dear part
+        self._tree.send(command.signal)
+        if self._tree.is_empty:
             self._post(TreeEmptied())
-            return
-        tree.send(command.signal)
-        self._loop.add_reader(tree.fileno(), self._on_tree_changed)
+        elif self._tree_fd is None:
+            self._tree_fd = self._tree.fileno()
+            self._loop.add_reader(self._tree_fd, self._on_tree_changed)
 
     def _name_stuck(self, command: NameStuck) -> None:
-        if self._workers is not None:
-            for member in self._workers.tree.members():
-                self._console.say(
-                    f"process {member.pid} ({member.command}, state {member.state}) was killed and the kernel does not "
-                    "let it go; it may hold its devices until this machine is restarted"
-                )
+        for member in self._tree.members():
+            self._console.say(
+                f"process {member.pid} ({member.command}, state {member.state}) was killed and the kernel does not "
+                "let it go; it may hold its devices until this machine is restarted"
+            )
 
     def _pass_on(self, command: PassOn) -> None:
         if self._workers is None:
@@ -300,7 +299,9 @@ class Driver:
     def _collect_evidence(self, command: CollectEvidence) -> None:
         assert self._workers is not None, "evidence is of workers"
         self._loop.remove_reader(self._workers.fileno())
-        self._loop.remove_reader(self._workers.tree.fileno())
+        if self._tree_fd is not None:
+            self._loop.remove_reader(self._tree_fd)
+            self._tree_fd = None
         self._start(self._collect(self._workers, command))
 
     async def _collect(self, workers: Workers, command: CollectEvidence) -> None:

@@ -13,7 +13,8 @@ import signal
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.spec import JobSpec
 from phalanx.errors import ProcessFailure
-from phalanx.multiprocessing.start import start_context
+from phalanx.multiprocessing.commands import SubprocessContext
+from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.round import Round
 
@@ -23,24 +24,13 @@ __all__ = ["Workers"]
 class Workers:
     """The processes of one round on this node."""
 
-    def __init__(self, spec: JobSpec, settled: Round, channel_path: str, keeper: Keeper) -> None:
+    def __init__(
+        self, spec: JobSpec, settled: Round, channel_path: str, *, keeper: Keeper, tree: ProcessTree
+    ) -> None:
         self.round = settled
+        self.tree = tree
         self._keeper = keeper
-        ranks = range(settled.local_world_size)
-        prefixes = {one: spec.log_line_prefix(settled, one) for one in ranks}
-        self._context = start_context(
-            spec.name,
-            spec.entrypoint,
-            {one: spec.arguments(one) for one in ranks},
-            {one: spec.environment(settled, one, channel_path) for one in ranks},
-            spec.logs,
-            log_line_prefixes={one: text for one, text in prefixes.items() if text is not None} or None,
-            start_method=spec.start_method,
-            duplicate_stdout_filters=list(spec.duplicate_stdout_filters) or None,
-            duplicate_stderr_filters=list(spec.duplicate_stderr_filters) or None,
-            own_process=spec.own_process,
-            spare=(keeper.pid,),
-        )
+        self._context = _make_context(spec, settled, channel_path, tree)
 
     def start(self) -> dict[int, int]:
         """Start them all. Raises ``SpawnError`` when one cannot be; those already started are ended then."""
@@ -53,11 +43,6 @@ class Workers:
     def pids(self) -> dict[int, int]:
         """Local rank → process id."""
         return self._context.pids()
-
-    @property
-    def tree(self) -> ProcessTree:
-        """Every process of the job on this machine."""
-        return self._context.tree
 
     def fileno(self) -> int:
         """Readable while a worker has ended and ``reap`` has not told."""
@@ -89,7 +74,7 @@ class Workers:
         """The last bytes of its standard error."""
         return self._context.stderr_tail(local_rank)
 
-    async def drain(self, timeout_s: float | None) -> bool:
+    async def drain(self, timeout_s: float) -> bool:
         """Wait until what the ended workers wrote is in the files and on the console. False: time was over."""
         if self._context.drain(0):
             return True
@@ -103,6 +88,39 @@ class Workers:
     def end_at_once(self, grace_s: float) -> None:
         """The synchronous way out, for when our own loop can no longer be trusted."""
         self._context.close(signal.SIGTERM, int(grace_s))
+
+
+def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: ProcessTree) -> PContext:
+    ranks = range(settled.local_world_size)
+    prefixes = {one: text for one in ranks if (text := spec.log_line_prefix(settled, one)) is not None}
+    arguments = {one: spec.arguments(one) for one in ranks}
+    environments = {one: spec.environment(settled, one, channel_path) for one in ranks}
+    filters = (list(spec.duplicate_stdout_filters) or None, list(spec.duplicate_stderr_filters) or None)
+    if isinstance(spec.entrypoint, str):
+        return SubprocessContext(
+            spec.role,
+            spec.entrypoint,
+            arguments,
+            environments,
+            spec.logs,
+            prefixes or None,
+            *filters,
+            tree=tree,
+        )
+    from phalanx.multiprocessing.functions import MultiprocessContext
+
+    return MultiprocessContext(
+        spec.role,
+        spec.entrypoint,
+        arguments,
+        environments,
+        spec.start_method,
+        spec.logs,
+        prefixes or None,
+        duplicate_stdout_filters=filters[0],
+        duplicate_stderr_filters=filters[1],
+        tree=tree,
+    )
 
 
 def _is_prepared_for(pid: int, number: int) -> bool:

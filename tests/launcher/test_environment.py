@@ -1,0 +1,71 @@
+"""What a worker finds in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from phalanx.launcher.environment import worker_environment
+from phalanx.rendezvous.round import Round
+
+
+def environment_of(local_rank: int, inherited: Mapping[str, str], nproc: int = 4) -> dict[str, str]:
+    settled = Round(
+        number=3,
+        restart_count=1,
+        reason="rank 0 failed",
+        group_rank=2,
+        group_world_size=3,
+        first_rank=8,
+        local_world_size=nproc,
+        world_size=12,
+        master_addr="10.0.0.1",
+        master_port=29500,
+    )
+    return worker_environment(
+        inherited,
+        settled,
+        local_rank,
+        role="trainer",
+        run_id="job7",
+        max_restarts=5,
+        stop_signals="SIGTERM,SIGINT",
+        job_token="t0k3n",
+        agent_socket="/run/agent.sock",
+    )
+
+
+def test_a_worker_learns_its_place_in_the_round() -> None:
+    assert environment_of(1, {}) == {
+        "LOCAL_RANK": "1",
+        "RANK": "9",
+        "GROUP_RANK": "2",
+        "ROLE_RANK": "9",
+        "ROLE_NAME": "trainer",
+        "LOCAL_WORLD_SIZE": "4",
+        "WORLD_SIZE": "12",
+        "GROUP_WORLD_SIZE": "3",
+        "ROLE_WORLD_SIZE": "12",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_MAX_RESTARTS": "5",
+        "TORCHELASTIC_RUN_ID": "job7",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "OMP_NUM_THREADS": "1",
+        "PHALANX_JOB": "t0k3n",
+        "PHALANX_ROUND": "3",
+        "PHALANX_RESTART_REASON": "rank 0 failed",
+        "PHALANX_AGENT": "/run/agent.sock",
+    }
+
+
+def test_what_the_user_set_is_not_overruled() -> None:
+    added = environment_of(0, {"OMP_NUM_THREADS": "8", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"})
+    assert "OMP_NUM_THREADS" not in added
+    assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in added
+
+
+def test_a_lone_worker_keeps_all_its_threads() -> None:
+    assert "OMP_NUM_THREADS" not in environment_of(0, {}, nproc=1)
