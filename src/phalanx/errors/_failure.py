@@ -1,0 +1,159 @@
+"""How failed workers are reported: one ``ProcessFailure`` each, and ``ChildFailedError`` for all of them together.
+
+Names, fields and the lines of the report are torchelastic's, because tools parse them. What we know beyond (crash
+traces, the end of stderr) follows the line ``traceback``, indented, where such tools expect text of any length.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from ._description import clean
+from ._handler import get_error_handler
+from ._reading import ErrorRecord, read_error_file
+
+__all__ = ["ChildFailedError", "ProcessFailure"]
+
+_NOT_AVAILABLE = "<N/A>"
+_WIDEST = 60  # of the report's rules, as torchelastic's
+_MAX_TAIL = 16 * 1024  # characters of stderr in a report
+_OUR_FOLDER = os.path.dirname(__file__)
+
+
+@dataclass
+class ProcessFailure:
+    """A failed worker: what is known of it, read from its error file when this is made.
+
+    ``exitcode`` is negative for a signal. ``error_file`` becomes ``<N/A>`` when there is none. ``message`` is a
+    dictionary for torchelastic's long error format and a string otherwise, ``timestamp`` is in seconds: the error
+    file's, or now. ``crash`` is what faulthandler wrote, ``stderr_tail`` the end of its stderr. Never raises for any
+    content of the file. Source: torchelastic's class of that name.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str
+    _: KW_ONLY
+    crash: str = field(default="", repr=False)
+    stderr_tail: str = field(default="", repr=False)
+    error_file_data: dict[str, Any] = field(init=False)
+    message: Any = field(init=False)
+    timestamp: int = field(init=False)
+    record: ErrorRecord = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.record = read_error_file(self.error_file)
+        self.timestamp = self.record.timestamp
+        if os.path.lexists(self.error_file):
+            self.error_file_data = self.record.data
+            self.message = self.record.data["message"]
+        else:
+            self.error_file = _NOT_AVAILABLE
+            self.error_file_data = {"message": "<NONE>"}
+            self.message = ""
+        if not self.message:
+            self.message = self._end()
+
+    def _end(self) -> str:
+        """What can be said of an end that left no message."""
+        if self.exitcode < 0:
+            said = f"Signal {-self.exitcode} ({self.signal_name()}) received by PID {self.pid}"
+            return get_error_handler().maybe_enrich_signal_failure_message(
+                said, pid=self.pid, exitcode=self.exitcode
+            )
+        self.error_file_data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
+        return f"Process {self.pid} ended with code {self.exitcode} and left no exception behind"
+
+    def signal_name(self) -> str:
+        """The name of the signal that ended it (``SIGKILL``), ``<N/A>`` for an exit or a signal without a name."""
+        try:
+            return signal.Signals(-self.exitcode).name
+        except ValueError:
+            return _NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """The time of the failure as ``YYYY-MM-DD_HH:MM:SS``, in local time."""
+        return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
+
+    def explanation(self) -> str:
+        """Everything that is known of why, in lines: traceback or message, crash trace, end of stderr."""
+        record = self.record
+        if isinstance(self.message, dict):
+            parts = [record.traceback or record.message]
+        else:
+            parts = [clean(str(self.message))]
+        crash = _without_our_frames(self.crash).strip("\n")
+        if crash:
+            parts.append(clean(crash))
+        tail = self.stderr_tail[-_MAX_TAIL:].strip("\n")
+        if tail and not (isinstance(self.message, dict) and record.problem is None):
+            parts.append("The last lines of its stderr:\n" + clean(tail))
+        return "\n".join(part.rstrip("\n") for part in parts)
+
+
+class ChildFailedError(Exception):
+    """Some workers of a group failed. ``failures`` maps the global rank to its failure; it is not empty.
+
+    ``record`` passes the first failure's error file up when this leaves the function that it wraps.
+    """
+
+    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+        if not failures:
+            raise ValueError(f"{name}: no failure was given for ChildFailedError")
+        self.name = name
+        self.failures = failures
+        super().__init__(self.format_msg())
+
+    def __reduce__(self) -> tuple[type[ChildFailedError], tuple[str, dict[int, ProcessFailure]]]:
+        return type(self), (self.name, self.failures)
+
+    def get_first_failure(self) -> tuple[int, ProcessFailure]:
+        """Global rank and failure with the earliest time; within a second those that tell it finer come first."""
+        return min(self.failures.items(), key=_when)
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """The report. Its lines, and the spelling of the parameters, are torchelastic's."""
+        title = f"{self.name} FAILED"
+        first = self.get_first_failure()[0]
+        entries = {
+            rank: _entry(index, rank, failure) for index, (rank, failure) in enumerate(self.failures.items())
+        }
+        root = entries.pop(first)
+        width = max(len(line) for text in (title, root, *entries.values()) for line in text.split("\n"))
+        border, rule = (delimiter * min(width, _WIDEST) for delimiter in (boarder_delim, section_delim))
+        return "\n".join(
+            ["", border, title, rule, "Failures:", *(entries.values() or ["  <NO_OTHER_FAILURES>"])]
+            + [rule, "Root Cause (first observed failure):", root, border]
+        )
+
+
+def _when(item: tuple[int, ProcessFailure]) -> tuple[int, int]:
+    failure = item[1]
+    wall_ns = failure.record.wall_ns
+    return failure.timestamp, (failure.timestamp + 1) * 10**9 if wall_ns is None else wall_ns
+
+
+def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
+    name = failure.signal_name()
+    by_signal = "" if name == _NOT_AVAILABLE else f" ({name})"
+    return "\n  ".join(
+        (
+            f"[{index}]:",
+            f"time      : {failure.timestamp_isoformat()}",
+            f"host      : {os.uname().nodename}",
+            f"rank      : {rank} (local_rank: {failure.local_rank})",
+            f"exitcode  : {failure.exitcode} (pid: {failure.pid}) {by_signal}",
+            f"error_file: {failure.error_file}",
+            "traceback : " + failure.explanation().replace("\n", "\n  "),
+        )
+    )
+
+
+def _without_our_frames(crash: str) -> str:
+    """faulthandler's text without the two frames of the boot file at the bottom of the main thread."""
+    return "\n".join(line for line in crash.split("\n") if f'File "{_OUR_FOLDER}/' not in line)

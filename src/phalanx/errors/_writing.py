@@ -1,0 +1,89 @@
+"""Writes an error file so that a reader finds the old content or the new one, and never a part.
+
+``encode`` is a small JSON writer of our own: at the moment of failure ``json`` may not be importable (a ``json.py``
+beside the script, no descriptors or memory left), and the data is ours, so that thirty lines suffice.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+__all__ = ["encode", "write_atomically"]
+
+
+def encode(value: Any) -> str:
+    """ASCII-only JSON of strings, numbers, booleans, None, lists and dictionaries; keys must be strings."""
+    if isinstance(value, str):
+        return _quoted(value)
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return int.__repr__(value)
+    if isinstance(value, float):
+        return float.__repr__(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(encode, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(key)}: {encode(item)}" for key, item in value.items()) + "}"
+    raise TypeError(f"an error file has no {type(value).__name__}")
+
+
+def _quoted(text: str) -> str:
+    try:
+        from _json import encode_basestring_ascii
+
+        return encode_basestring_ascii(text)
+    except ImportError:  # an interpreter without the accelerator
+        from json.encoder import py_encode_basestring_ascii  # type: ignore[attr-defined]
+
+        return str(py_encode_basestring_ascii(text))
+
+
+def write_atomically(path: str, content: bytes) -> None:
+    """Replace ``path`` by a file with ``content``: temporary file beside it, fsync, rename.
+
+    Where no file can be made beside it or renamed over it (a single bind-mounted file, as Kubernetes' termination log,
+    or a device) an existing ``path`` is written in place. Raises OSError, and leaves no temporary file then.
+    """
+    temporary = os.path.join(os.path.dirname(path), f".error-{os.getpid()}.tmp")
+    try:
+        try:
+            _write(temporary, content, os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+            if os.path.lexists(path) and not os.path.isfile(path):
+                raise OSError(f"{path} is no regular file")
+            os.replace(temporary, path)
+        except OSError:
+            _remove(temporary)
+            raise
+    except OSError as first:
+        try:
+            _write(path, content, os.O_TRUNC | os.O_NONBLOCK)  # non-blocking: a fifo without a reader
+        except OSError:
+            raise first from None
+
+
+def _write(path: str, content: bytes, flags: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | flags, 0o666)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            import errno
+
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # devices and pipes know no fsync
+                raise
+    finally:
+        os.close(descriptor)
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
