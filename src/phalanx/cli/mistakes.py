@@ -21,10 +21,12 @@ def nearest(word: str, names: Iterable[str]) -> str:
     """Return ``"; did you mean X?"`` for the name that looks most like ``word``, or nothing."""
     import difflib  # costs a millisecond, and only a mistake needs it
 
-    # Beginnings count too: someone who writes --nporc meant an abbreviation of --nproc-per-node.
+    # Beginnings count too: someone who writes --nporc meant an abbreviation of --nproc-per-node. Dashes do not count:
+    # any two short flags would look alike.
+    bare = word.lstrip("-")
     by_look: dict[str, str] = {}
     for name in names:
-        by_look.setdefault(name, name)
-        by_look.setdefault(name[: len(word)], name)
-    found = difflib.get_close_matches(word, by_look, n=1, cutoff=0.7)
+        by_look.setdefault(name.lstrip("-"), name)
+        by_look.setdefault(name.lstrip("-")[: len(bare)], name)
+    found = difflib.get_close_matches(bare, by_look, n=1, cutoff=0.7)
     return f"; did you mean {by_look[found[0]]}?" if found else ""

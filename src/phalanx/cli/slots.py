@@ -65,10 +65,18 @@ def _gpu_files(root: str) -> int:
         return 0
 
 
-def cpu_slots(*, root: str = "/") -> int:
-    """Return the number of CPUs that this process may use, at least 1; a quota of 2.5 CPUs gives 2."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([cpus, *map(int, _cpu_quotas(root))]))
+def cpu_slots(*, root: str = "/", allowed: int | None = None) -> int:
+    """Return the number of CPUs that this process may use, at least 1; a quota of 2.5 CPUs gives 2.
+
+    ``allowed`` is the size of the affinity mask, which is asked of the kernel if it is not given.
+    """
+    return max(1, min([allowed or _allowed_cpus(), *map(int, _cpu_quotas(root))]))
+
+
+def _allowed_cpus() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cpu_quotas(root: str) -> Iterator[float]:

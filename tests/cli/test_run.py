@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.cli.mistakes import UsageError
+from phalanx.cli.options import OPTIONS
+from phalanx.cli.run import launch_values
+from phalanx.cli.words import read_words
+from phalanx.multiprocessing.std import Std
+
+Values = Callable[..., dict[str, Any]]
+
+
+def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: str) -> None:
+    assert values() == {
+        "nproc": 1,
+        "min_nodes": 1,
+        "max_nodes": 1,
+        "entrypoint": script,
+        "args": (),
+        "module": False,
+        "no_python": False,
+        "run_id": None,
+        "role": "default",
+        "max_restarts": 0,
+        "start_method": "spawn",
+        "log_dir": None,
+        "redirects": Std.NONE,
+        "tee": Std.NONE,
+        "local_ranks_filter": None,
+        "duplicate_stdout_filters": (),
+        "duplicate_stderr_filters": (),
+        "log_line_prefix_template": None,
+        "stderr_tail": 65536,
+        "log_max_size": None,
+        "stop_signals": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
+        "pass_signals": (signal.SIGUSR1, signal.SIGUSR2),
+        "grace_s": 30.0,
+        "master_addr": None,
+        "master_port": None,
+        "local_addr": None,
+        "rdzv_backend": "static",
+        "rdzv_endpoint": "",
+        "rdzv_conf": {},
+        "standalone": False,
+        "error_file": None,
+    }
+
+
+# One value of each option that reaches the launcher: the flag's text, and what the launcher then gets.
+EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
+    "nnodes": ("1:1", {"min_nodes": 1, "max_nodes": 1}),
+    "nproc-per-node": ("3", {"nproc": 3}),
+    "standalone": ("1", {"standalone": True}),
+    "node-rank": ("0", {}),
+    "module": ("1", {"module": True}),
+    "no-python": ("1", {"no_python": True}),
+    "run-path": ("1", {"module": False, "no_python": False}),
+    "start-method": ("fork", {"start_method": "fork"}),
+    "max-restarts": ("5", {"max_restarts": 5}),
+    "shutdown-timeout": ("2.5", {"grace_s": 2.5}),
+    "signals-to-handle": ("SIGTERM", {"stop_signals": (signal.SIGTERM,)}),
+    "pass-signals": ("SIGCONT", {"pass_signals": (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)}),
+    "monitor-interval": ("5", {}),
+    "error-file": ("e.json", {"error_file": "e.json"}),
+    "log-dir": ("/dev/null", {"log_dir": "/dev/null"}),
+    "redirects": ("0:3", {"redirects": {0: Std.ALL}}),
+    "tee": ("1", {"tee": Std.OUT}),
+    "local-ranks-filter": ("0,2", {"local_ranks_filter": {0, 2}}),
+    "duplicate-stdout-filters": ("loss,acc", {"duplicate_stdout_filters": ("loss", "acc")}),
+    "duplicate-stderr-filters": ("warn", {"duplicate_stderr_filters": ("warn",)}),
+    "log-line-prefix-template": ("${rank}:", {"log_line_prefix_template": "${rank}:"}),
+    "log-max-size": ("1M", {"log_max_size": 1 << 20}),
+    "stderr-tail": ("0", {"stderr_tail": 0}),
+    "event-log-handler": ("null", {}),
+    "rdzv-backend": ("c10d", {"rdzv_backend": "c10d"}),
+    "rdzv-endpoint": ("host:1", {"rdzv_endpoint": "host:1"}),
+    "rdzv-id": ("job 7", {"run_id": "job 7"}),
+    "rdzv-conf": ("a=1", {"rdzv_conf": {"a": "1"}}),
+    "local-addr": ("10.0.0.1", {"local_addr": "10.0.0.1"}),
+    "role": ("trainer", {"role": "trainer"}),
+    "master-addr": ("10.0.0.2", {"master_addr": "10.0.0.2"}),
+    "master-port": ("29501", {"master_port": 29501}),
+}
+OFFERED = [option for option in OPTIONS if option.later is None]
+
+
+def test_each_option_that_is_offered_has_an_example_here() -> None:
+    assert list(EXAMPLES) == [option.name for option in OFFERED]
+
+
+@pytest.mark.parametrize("option", OFFERED, ids=lambda option: option.name)
+def test_a_flag_in_each_spelling_and_each_variable_reach_the_launcher(option: Any, values: Values) -> None:
+    text, expected = EXAMPLES[option.name]
+    for spelling in option.spellings:
+        assert expected.items() <= values(*([spelling] if option.is_switch else [spelling, text])).items()
+    for variable in option.variables:
+        assert expected.items() <= values(environ={variable: text}).items()
+
+
+def test_a_flag_wins_over_its_variable_and_the_first_variable_over_the_second(values: Values) -> None:
+    environ = {"PET_SHUTDOWN_TIMEOUT": "7", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"}
+    assert values("--shutdown-timeout", "5", environ=environ)["grace_s"] == 5
+    assert values(environ=environ)["grace_s"] == 7
+    assert values(environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "9"})["grace_s"] == 9
+
+
+def test_an_empty_variable_counts_as_not_set(values: Values) -> None:
+    assert values(environ={"PET_NNODES": "", "PET_MAX_RESTARTS": "", "PET_STANDALONE": ""}) == values()
+
+
+def test_a_flag_wins_over_a_variable_that_is_wrong(values: Values) -> None:
+    assert values("--max-restarts", "2", environ={"PET_MAX_RESTARTS": "two"})["max_restarts"] == 2
+
+
+@pytest.mark.parametrize("variable", ["PET_STANDALONE", "PET_MODULE", "PET_NO_PYTHON"])
+@pytest.mark.parametrize(
+    ("text", "meant"), [("True", True), ("yes", True), ("1", True), ("off", False), ("0", False)]
+)
+def test_a_variable_of_a_switch_is_read_in_every_usual_spelling(
+    variable: str, text: str, meant: bool, values: Values
+) -> None:
+    assert values(environ={variable: text})[variable.removeprefix("PET_").lower()] is meant
+
+
+def test_the_arguments_of_the_script_arrive_as_they_are(script: str) -> None:
+    tail = ["--r=16", "--log", "x", "--no", "y", "--local", "3", "--nnodes=9", "-h", "--version", "--", "-t"]
+    assert launch_values(read_words(["-r", "3", script, *tail]), {})["args"] == tuple(tail)
+
+
+def test_a_range_of_nodes_on_a_standalone_node_is_one_node_that_meets_nobody(
+    values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = values("--standalone", "--nnodes", "1:4")
+    assert (found["min_nodes"], found["max_nodes"]) == (1, 4)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("flags", "warning"),
+    [
+        (
+            ["--nnodes", "1:4"],
+            "--nnodes: starts with this node alone; others cannot join a job of this version yet",
+        ),
+        (["--node-rank", "1"], "--node-rank 1 has no effect: this job has one node, and its rank is 0"),
+        (
+            ["--event-log-handler", "console"],
+            "--event-log-handler console has no effect: this version records no events yet",
+        ),
+        (
+            ["--signals-to-handle", "SIGTERM,SIGBREAK"],
+            "--signals-to-handle: this system has no signal 'SIGBREAK'; the others are handled",
+        ),
+    ],
+)
+def test_what_torchrun_takes_and_has_no_effect_here_is_one_line_of_warning(
+    flags: list[str], warning: str, values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values(*flags)
+    assert capsys.readouterr().err == f"phalanx: warning: {warning}\n"
+
+
+def test_user_signals_in_the_list_of_stop_signals_are_passed_on(values: Values) -> None:
+    found = values("--signals-to-handle", "SIGTERM,SIGUSR1,SIGUSR2")
+    assert found["stop_signals"] == (signal.SIGTERM,)
+    assert found["pass_signals"] == (signal.SIGUSR1, signal.SIGUSR2)
+
+
+def test_a_signal_that_is_to_be_passed_on_leaves_the_default_stop_signals(values: Values) -> None:
+    found = values("--pass-signals", "SIGHUP")
+    assert found["stop_signals"] == (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+    assert signal.SIGHUP in found["pass_signals"]
+
+
+def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Values) -> None:
+    found = values("--run-path", "--no-python")
+    assert (found["module"], found["no_python"]) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "sentence"),
+    [
+        (["--nproc-per-node", "two"], {}, "--nproc-per-node: 'two' is no number of workers"),
+        ([], {"PET_NPROC_PER_NODE": "two"}, "PET_NPROC_PER_NODE: 'two' is no number of workers"),
+        (["--max_restarts", "-1"], {}, "--max-restarts: '-1' is negative; write 0 or more"),
+        (
+            [],
+            {"PET_START_METHOD": "spoon"},
+            "PET_START_METHOD: 'spoon' is not one of spawn, fork, forkserver",
+        ),
+        (["--start-method", "forkserve"], {}, "; did you mean forkserver?"),
+        ([], {"PET_STANDALONE": "maybe"}, "PET_STANDALONE: 'maybe' is neither yes nor no"),
+        (
+            [],
+            {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"},
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is no time in seconds",
+        ),
+        (["--tee", "9"], {}, "--tee: '9' names no streams"),
+        (
+            ["--rdzv-backend", "c10"],
+            {},
+            "--rdzv-backend: 'c10' is not one of static, c10d, etcd, etcd-v2, file; did you",
+        ),
+        (
+            ["--nnodes", "2"],
+            {},
+            "--nnodes: at least 2 nodes are asked for, and several machines are not supported",
+        ),
+        (
+            ["--nnodes", "2:4", "--standalone"],
+            {},
+            "at least 2 nodes are asked for, and with --standalone there is one",
+        ),
+        (["-m", "--no-python"], {}, "--module and --no-python exclude each other"),
+        (["--logs-specs", "mine"], {}, "--logs-specs: log plug-ins are not supported by this version"),
+        (
+            ["--numa-binding", "node"],
+            {},
+            "--numa-binding: binding to NUMA nodes is not supported by this version",
+        ),
+        (
+            ["--virtual-local-rank"],
+            {},
+            "--virtual-local-rank: virtual local ranks are not supported by this version",
+        ),
+        (
+            [],
+            {"PET_VIRTUAL_LOCAL_RANK": "1"},
+            "PET_VIRTUAL_LOCAL_RANK: virtual local ranks are not supported",
+        ),
+        (["--pass-signals", "SIGFOO"], {}, "--pass-signals: this system has no signal 'SIGFOO'"),
+        (["--pass-signals", "KILL"], {}, "--pass-signals: no program can catch SIGKILL"),
+        (
+            ["--pass-signals", "SIGHUP", "--signals-to-handle", "SIGHUP,SIGTERM"],
+            {},
+            "SIGHUP is in --signals-to-handle and in --pass-signals; it cannot do both",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_flag_or_the_variable(
+    flags: list[str], environ: dict[str, str], sentence: str, values: Values
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        values(*flags, environ=environ)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_switch_of_a_later_version_may_be_switched_off(values: Values) -> None:
+    assert values(environ={"PET_VIRTUAL_LOCAL_RANK": "false"}) == values()
+
+
+def test_a_program_must_be_named() -> None:
+    with pytest.raises(UsageError, match=r"no program was named; write phalanx run \[flags\] SCRIPT"):
+        launch_values(read_words(["--nproc-per-node", "2"]), {})
+
+
+def test_a_script_that_is_not_there_is_a_mistake_but_a_module_or_a_command_is_looked_up_later() -> None:
+    with pytest.raises(UsageError, match=r"there is no script 'no/such.py' in /.*; -m runs a module"):
+        launch_values(read_words(["no/such.py"]), {})
+    for flag in ("-m", "--no-python"):
+        assert launch_values(read_words([flag, "no.such"]), {})["entrypoint"] == "no.such"
+
+
+def test_a_folder_is_a_script_if_it_has_a_main_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"is a folder without a __main__\.py"):
+        launch_values(read_words([str(tmp_path)]), {})
+    (tmp_path / "__main__.py").touch()
+    assert launch_values(read_words([str(tmp_path)]), {})["entrypoint"] == str(tmp_path)
+
+
+def test_the_log_folder_is_made_with_its_parents(values: Values, tmp_path: Path) -> None:
+    values("--log-dir", str(tmp_path / "a" / "b"))
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_a_log_folder_that_cannot_be_made_is_a_mistake(values: Values, script: str) -> None:
+    with pytest.raises(UsageError, match=r"--log-dir: cannot make the folder '.*/logs': Not a directory"):
+        values("--log-dir", f"{script}/logs")
+    with pytest.raises(UsageError, match=r"--log-dir: cannot make the folder '.*': File exists"):
+        values("--log-dir", script)
+
+
+@pytest.fixture
+def folder_of_root() -> Iterator[Path]:
+    """A folder in which a user who is not root may look and not write; the test runs as such a user."""
+    folder = Path(tempfile.mkdtemp())  # not below tmp_path, whose parents are closed to others
+    (folder / "train.py").touch()
+    (folder / "secret.py").touch(mode=0)
+    folder.chmod(0o555)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.setresuid(65534, 65534, 0)
+    try:
+        yield folder
+    finally:
+        if is_root:
+            os.setresuid(0, 0, 0)
+        folder.chmod(0o700)
+        shutil.rmtree(folder)
+
+
+def test_a_script_that_cannot_be_read_is_a_mistake(folder_of_root: Path) -> None:
+    with pytest.raises(UsageError, match=r"secret\.py' cannot be read; check its permissions"):
+        launch_values(read_words([f"{folder_of_root}/secret.py"]), {})
+
+
+def test_a_log_folder_that_cannot_be_written_is_a_mistake(folder_of_root: Path) -> None:
+    with pytest.raises(UsageError, match="cannot write into the folder"):
+        launch_values(read_words(["--log-dir", str(folder_of_root), f"{folder_of_root}/train.py"]), {})
