@@ -1,8 +1,9 @@
 """Worker processes of one attempt: start, wait, signal, reap, explain, and leave nothing behind.
 
-``PContext`` has two faces over one core. The synchronous one is torchelastic's: ``start``, ``wait``, ``pids``, ``close``.
-The other is for an event loop: ``fileno`` is readable while an ended worker is unreported, ``reap`` reports it. No face
-polls. A context belongs to one thread and is used once. It installs no signal handler and waits for no other child.
+``PContext`` has two faces over one core. The synchronous one is torchelastic's: ``start``, ``wait``, ``pids``,
+``close``. The other is for an event loop: ``fileno`` is readable while an ended worker is unreported, ``reap`` reports
+it. No face polls. A context belongs to one thread and is used once. It installs no signal handler and waits for no
+child but its workers.
 
     OSError
       SpawnError    a worker could not be started; the message is one sentence for the user
@@ -61,7 +62,7 @@ class SpawnError(OSError):
 
 @dataclass
 class RunProcsResult:
-    """How a worker group ended: all return values, or the failures. ``stdouts``/``stderrs``: log paths by local rank."""
+    """How a worker group ended: all return values, or the failures; and the log paths, all by local rank."""
 
     return_values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, ProcessFailure] = field(default_factory=dict)
@@ -88,11 +89,14 @@ class PContext(abc.ABC):
         envs: dict[int, dict[str, str]],
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
         *,
         tree: ProcessTree | None = None,
     ) -> None:
+        if numa_options is not None:
+            raise NotImplementedError("binding workers to NUMA nodes is not supported by this version")
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
@@ -214,11 +218,18 @@ class PContext(abc.ABC):
         return self._live.keys()
 
     def _note_exit(self, local_rank: int, code: int) -> None:
-        self._exit_codes[local_rank] = self._unreported[local_rank] = code
         child = self._live.pop(local_rank)
         self.tree.ended(child.pid)
-        child.close()  # the last copy: it leaves the epoll set by itself
+        # Explicitly: a forked worker may hold a copy of the descriptor, and the set follows copies, not numbers.
+        assert self._epoll is not None
+        self._epoll.unregister(child.fileno())
+        child.close()
+        self._exit_codes[local_rank] = self._unreported[local_rank] = self._conclude(local_rank, code)
         self._streams.worker_ended(local_rank)
+
+    def _conclude(self, _local_rank: int, code: int) -> int:
+        """Take in what an ended worker left, and return the exit code that counts."""
+        return code
 
     def send_signal(self, signum: int, local_ranks: Collection[int] | None = None) -> list[int]:
         """Signal live workers, and nothing else; return the local ranks of those that could hear it."""

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 from signal import SIGKILL, SIGTERM
+from typing import ClassVar
 
 from phalanx.machine import Machine, Void
 
@@ -99,7 +100,7 @@ class SignalWorkers:
 
 @dataclass(frozen=True, slots=True)
 class SignalTree:
-    """Send ``signal`` to every live process of the job that has not had it, and scan: empty or not?"""
+    """Send ``signal`` to every live process of the job that has not had it, and tell if there is none."""
 
     signal: int
 
@@ -197,7 +198,7 @@ class StopMachine(Machine[StopState]):
         assert (self.deadline is not None) == is_waiting, (self.state, self.deadline)
         assert self.state is not StopState.ASKED or self.alive
 
-    table = {
+    table: ClassVar = {
         StopRequested: {
             StopState.RUNNING: _ask,
             StopState.ASKED: _ask_again,

@@ -27,9 +27,11 @@ class Child(Protocol):
     """A process that we started. ``fileno()`` is readable from its end until ``close()``."""
 
     @property
-    def pid(self) -> int: ...
+    def pid(self) -> int:
+        """Its process id, ours until it is reaped."""
 
-    def fileno(self) -> int: ...
+    def fileno(self) -> int:
+        """A descriptor that is readable when it has ended; -1 after ``close()``."""
 
     def poll(self) -> int | None:
         """Return the exit code (negative: the signal) and reap, or ``None`` while it runs. Never blocks."""
@@ -68,7 +70,7 @@ def watch_child(pid: int) -> Child:
 
 
 def has_ended(fd: int, timeout_s: float = 0.0) -> bool:
-    """Whether the process behind a pidfd is gone, or what else makes the descriptor readable; negative: wait for ever."""
+    """Wait until a pidfd's process has ended (or another descriptor is readable); negative: for ever."""
     poller = select.poll()
     poller.register(fd, select.POLLIN)
     # Rounded up: a wait that ends a fraction of a millisecond early would spin.
@@ -84,13 +86,13 @@ class PidfdChild:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
-    def fileno(self) -> int:
+    def fileno(self) -> int:  # noqa: D102 # see Child
         return self._fd
 
-    def poll(self) -> int | None:
+    def poll(self) -> int | None:  # noqa: D102
         return _exit_code(os.P_PIDFD, self._fd)
 
-    def send_signal(self, signum: int) -> bool:
+    def send_signal(self, signum: int) -> bool:  # noqa: D102
         # The kernel accepts signals for a zombie without a word; "it was told" must mean that it could hear.
         if has_ended(self._fd):
             return False
@@ -100,7 +102,7 @@ class PidfdChild:
             return False
         return True
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: D102
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -119,15 +121,15 @@ class ThreadedChild:
         self._read, write = os.pipe()
         threading.Thread(target=_report_end, args=(pid, write), name=f"wait-{pid}", daemon=True).start()
 
-    def fileno(self) -> int:
+    def fileno(self) -> int:  # noqa: D102 # see Child
         return self._read
 
-    def poll(self) -> int | None:
+    def poll(self) -> int | None:  # noqa: D102
         code = _exit_code(os.P_PID, self.pid)
         self._is_reaped = code is not None
         return code
 
-    def send_signal(self, signum: int) -> bool:
+    def send_signal(self, signum: int) -> bool:  # noqa: D102
         if self._is_reaped or has_ended(self._read):
             return False
         try:
@@ -136,7 +138,7 @@ class ThreadedChild:
             return False
         return True
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: D102
         if self._read >= 0:
             os.close(self._read)
             self._read = -1

@@ -49,8 +49,9 @@ def start_processes(
             envs,
             logs_specs,
             log_line_prefixes,
-            duplicate_stdout_filters=duplicate_stdout_filters,
-            duplicate_stderr_filters=duplicate_stderr_filters,
+            numa_options,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
             tree=tree,
         )
     else:
@@ -64,8 +65,9 @@ def start_processes(
             start_method,
             logs_specs,
             log_line_prefixes,
-            duplicate_stdout_filters=duplicate_stdout_filters,
-            duplicate_stderr_filters=duplicate_stderr_filters,
+            numa_options,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
             tree=tree,
         )
     context.start()

@@ -108,7 +108,7 @@ class ProcessTree:
         self._roots.pop(pid, None)
 
     def members(self) -> list[JobProcess]:
-        """Scan: the live processes of the job, without this one, spared ones and zombies. ``fileno()`` watches them from now on."""
+        """Scan for the live processes of the job, without this one, spared ones and zombies; watch them by ``fileno()``."""
         members = [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
             for stat in self._closure(_read_all())
@@ -164,7 +164,7 @@ class ProcessTree:
             return False
         by_fd = {fd: key for key, fd in self._watched.items()}
         for fd, _ in self._epoll.poll(0, max(1, len(by_fd))):
-            os.close(self._watched.pop(by_fd[fd]))
+            self._unwatch(by_fd[fd])
         return not self._watched
 
     def close(self) -> None:
@@ -252,12 +252,19 @@ class ProcessTree:
         assert self._epoll is not None
         wanted = {(member.pid, member.start_ticks) for member in members}
         for key in self._watched.keys() - wanted:
-            os.close(self._watched.pop(key))  # closing the last copy takes it out of the epoll set
+            self._unwatch(key)
         for key in wanted - self._watched.keys():
             fd = _open_checked(*key)
             if fd is not None:
                 self._watched[key] = fd
                 self._epoll.register(fd, select.EPOLLIN)
+
+    def _unwatch(self, key: tuple[int, int]) -> None:
+        # Unregistered before it is closed: a forked child may hold a copy, and epoll follows copies, not numbers.
+        fd = self._watched.pop(key)
+        if self._epoll is not None:
+            self._epoll.unregister(fd)
+        os.close(fd)
 
 
 def become_subreaper() -> bool:

@@ -1,0 +1,265 @@
+"""The keeper: a small process that ends the job when its agent cannot.
+
+Forked without exec before the agent has a loop or a thread, in a session of its own, deaf to the signals that end
+jobs. It sleeps until the agent dies (its pidfd, or the end of the socket) or the fence falls, then kills the job's
+processes until two scans find none, and exits. It touches only what ``ProcessTree`` counts as the job's.
+
+Agent → keeper, one packet each: an operation and two integers, with a pidfd beside ``WATCH``. Nothing comes back.
+On the agent's side no method raises when the keeper is gone; ``fileno()`` becomes readable then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import NoReturn
+
+from phalanx.multiprocessing.pidfd import has_ended, is_supported, watch_child
+from phalanx.multiprocessing.trees import ProcessTree, start_ticks_of
+
+__all__ = ["Keeper"]
+
+_PACKET = struct.Struct("=Bqq")
+_UNKNOWN = -1
+
+_DEAF_TO = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGTSTP,
+    signal.SIGPIPE,
+)
+# What the kernel does not let go by then it may never let go, and nobody is left to be told.
+KILL_FOR_S = 10.0
+# A killed process ends, and wakes us, within milliseconds; this is for one that does not, and for a fork seen too late.
+SCAN_AGAIN_S = 0.05
+# The socket takes hundreds of packets; a keeper that has not read for this long is frozen, and the agent goes on.
+SEND_TIMEOUT_S = 1.0
+# Before it exits the keeper has only the agent's last packets to read.
+EXIT_TIMEOUT_S = 2.0
+
+
+class _Op(IntEnum):
+    WATCH = 1
+    FORGET = 2
+    FENCE = 3
+    DONE = 4
+
+
+class Keeper:
+    """The agent's handle on its keeper process; made by ``Keeper.start``."""
+
+    def __init__(self, pid: int, link: socket.socket) -> None:
+        self._child = watch_child(pid)
+        self._link = link
+
+    @classmethod
+    def start(cls, job: str) -> Keeper:
+        """Fork the keeper of the job with this token (``PHALANX_JOB``). Call it before any thread exists.
+
+        Raises ``OSError`` when no process can be made.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        agent = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
+        if pid == 0:
+            _live(job, agent, theirs)
+        theirs.close()
+        ours.settimeout(SEND_TIMEOUT_S)
+        return cls(pid, ours)
+
+    @property
+    def pid(self) -> int:
+        """The keeper's process id."""
+        return self._child.pid
+
+    def watch(self, pid: int, pidfd: int | None = None) -> None:
+        """Tell of a worker, an unreaped child of this process; the descriptor is copied."""
+        start_ticks = start_ticks_of(pid)
+        self._send(_Op.WATCH, pid, _UNKNOWN if start_ticks is None else start_ticks, pidfd=pidfd)
+
+    def forget(self, pid: int) -> None:
+        """Tell that a worker was reaped: its number may be given to a stranger."""
+        self._send(_Op.FORGET, pid)
+
+    def fence(self, deadline: float | None) -> None:
+        """Kill the job when ``CLOCK_BOOTTIME`` (seconds, suspension included) reaches ``deadline``; None: never."""
+        self._send(_Op.FENCE, _UNKNOWN if deadline is None else int(deadline * 1e9))
+
+    def done(self) -> None:
+        """The job has ended and nothing of it is left: let the keeper go, and wait for it. Idempotent."""
+        if self._link.fileno() < 0:
+            return
+        self._send(_Op.DONE)
+        self._link.close()
+        if not has_ended(self._child.fileno(), EXIT_TIMEOUT_S):
+            self._child.send_signal(signal.SIGKILL)
+            has_ended(self._child.fileno(), EXIT_TIMEOUT_S)
+        self._child.poll()
+        self._child.close()
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when the keeper is gone; -1 after ``done()``."""
+        return self._link.fileno()
+
+    def _send(self, operation: _Op, first: int = 0, second: int = 0, *, pidfd: int | None = None) -> None:
+        packet = _PACKET.pack(operation, first, second)
+        # It is gone (then fileno() says so) or frozen (then nobody can help): no reason to disturb the job.
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
+
+
+def _live(job: str, agent: int, link: socket.socket) -> NoReturn:
+    """The keeper's whole life; nothing of the agent's code runs after it, whatever happens."""
+    status = 70
+    try:
+        _detach(link.fileno())
+        _KeeperProcess(job, agent, link).run()
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _detach(link: int) -> None:
+    """Become deaf, leave the session, and hold nothing open that somebody waits to see closed."""
+    gc.disable()  # a collection would write to every page that we share with the agent
+    for signum in _DEAF_TO:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    for fd in _open_descriptors():
+        if fd > 2 and fd != link:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as file:
+        file.write(b"phalanx-keeper")
+
+
+def _open_descriptors() -> list[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        return list(range(min(os.sysconf("SC_OPEN_MAX"), 65536)))
+
+
+class _KeeperProcess:
+    """What the keeper knows, and its one loop."""
+
+    def __init__(self, job: str, agent: int, link: socket.socket) -> None:
+        self._tree = ProcessTree(job, spare=(agent,))
+        self._link = link
+        self._link.setblocking(False)
+        self._pidfds: dict[int, int] = {}
+        self._is_over = False
+        self._is_done = False
+        self._fence_timer: int | None = None
+        self._poller = select.poll()
+        self._poller.register(link, select.POLLIN)
+        self._agent_fd: int | None = None
+        if is_supported():
+            self._watch_agent(agent)
+
+    def _watch_agent(self, agent: int) -> None:
+        # The socket alone could end late: a worker made by fork holds the agent's end of it too.
+        try:
+            self._agent_fd = os.pidfd_open(agent)
+        except ProcessLookupError:
+            self._is_over = True
+            return
+        self._poller.register(self._agent_fd, select.POLLIN)
+        self._is_over = os.getppid() != agent  # it died before we looked, and the number may be another's
+
+    def run(self) -> None:
+        """Sleep until it is over; then kill the job, unless the agent said that all is done."""
+        while not self._is_over:
+            self._take(fd for fd, _ in self._poller.poll())
+        if not self._is_done:
+            self._kill_all()
+
+    def _take(self, ready: Iterable[int]) -> None:
+        for fd in ready:
+            # What the agent said before it died counts: it may have been "done".
+            self._read_packets()
+            self._is_over |= fd in (self._agent_fd, self._fence_timer)
+
+    def _read_packets(self) -> None:
+        while not self._is_over:
+            try:
+                packet, fds, _, _ = socket.recv_fds(self._link, _PACKET.size, 1)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet, fds = b"", []
+            if len(packet) != _PACKET.size:
+                self._is_over = True
+                return
+            operation, first, second = _PACKET.unpack(packet)
+            self._obey(operation, first, second, fds)
+
+    def _obey(self, operation: int, first: int, second: int, fds: list[int]) -> None:
+        match operation:
+            case _Op.WATCH:
+                self._forget(first)
+                self._tree.add_known(first, None if second == _UNKNOWN else second)
+                if fds:
+                    self._pidfds[first] = fds[0]
+            case _Op.FORGET:
+                self._forget(first)
+            case _Op.FENCE:
+                self._set_fence(first)
+            case _Op.DONE:
+                self._is_over = self._is_done = True
+
+    def _forget(self, pid: int) -> None:
+        self._tree.forget(pid)
+        fd = self._pidfds.pop(pid, None)
+        if fd is not None:
+            os.close(fd)
+
+    def _set_fence(self, deadline_ns: int) -> None:
+        from phalanx.agent.fence import boot_timer, set_boot_timer
+
+        if self._fence_timer is None:
+            self._fence_timer = boot_timer()
+            self._poller.register(self._fence_timer, select.POLLIN)
+        set_boot_timer(self._fence_timer, None if deadline_ns == _UNKNOWN else deadline_ns)
+
+    def _kill_all(self) -> None:
+        give_up_at = time.monotonic() + KILL_FOR_S
+        empty_scans = 0
+        while empty_scans < 2 and time.monotonic() < give_up_at:
+            for pid, fd in self._pidfds.items():
+                if has_ended(fd):
+                    # Until the agent's death the number was kept by the agent, who alone could reap.
+                    self._tree.ended(pid)
+            self._tree.send(signal.SIGKILL)
+            empty_scans = empty_scans + 1 if self._tree.is_empty else 0
+            if not self._tree.is_empty:
+                self._wait_for_deaths()
+
+    def _wait_for_deaths(self) -> None:
+        if not is_supported():
+            time.sleep(SCAN_AGAIN_S)
+            return
+        give_up_at = time.monotonic() + SCAN_AGAIN_S
+        while not self._tree.all_ended() and (left_s := give_up_at - time.monotonic()) > 0:
+            has_ended(self._tree.fileno(), left_s)

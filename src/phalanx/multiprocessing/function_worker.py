@@ -1,0 +1,130 @@
+"""The inside of a function worker: becomes a worker like any other, calls the function, leaves the result.
+
+Runs in the child alone and imports nothing of the agent's. How the function failed is recorded by ``phalanx.errors``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Descriptor", "Order", "run"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Descriptor:
+    """An open descriptor among a worker's arguments: the same one after fork, a copy after spawn and forkserver."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[Callable[[Any], Descriptor], tuple[Any]]:
+        from multiprocessing.reduction import DupFd
+
+        return _received, (DupFd(self.fd),)
+
+
+def _received(copy: Any) -> Descriptor:
+    return Descriptor(copy.detach())
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a worker is told. ``parent``: the agent's pid, None if the agent's thread may end before the agent."""
+
+    name: str
+    local_rank: int
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    environment: dict[str, str]
+    start_method: str
+    parent: int | None
+    result: Descriptor
+    crash: Descriptor
+    stdout: Descriptor | None
+    stderr: Descriptor | None
+
+
+def run(order: Order) -> None:
+    """Be the worker. Ends by returning, or by the function's own exception."""
+    os.setsid()
+    if order.start_method == "fork":
+        _forget_signal_handlers()
+    if order.parent is not None:
+        _die_with(order.parent, order.start_method)
+    _use_streams(order)
+    os.environ.update(order.environment)
+    _watch_for_crashes(order.crash.fd)
+
+    from phalanx.errors import record
+
+    record(_call)(order)
+
+
+def _call(order: Order) -> None:
+    value = order.function(*order.arguments)
+
+    from multiprocessing.reduction import ForkingPickler
+
+    try:
+        data = ForkingPickler.dumps(value)
+    except Exception as error:
+        raise TypeError(
+            f"local rank {order.local_rank}: the result of {order.name} cannot be sent back: type "
+            f"{type(value).__name__!r} cannot be pickled ({error}); return plain data, or save it to a file"
+        ) from error
+    with open(order.result.fd, "wb", closefd=False) as file:
+        file.write(data)
+
+
+def _forget_signal_handlers() -> None:
+    """Drop what a forked worker inherited: its parent's handlers would swallow the signals that stop it."""
+    signal.set_wakeup_fd(-1)
+    for signum in signal.valid_signals():
+        handler = signal.getsignal(signum)
+        if callable(handler) and handler is not signal.default_int_handler:
+            signal.signal(signum, signal.SIG_DFL)
+
+
+def _die_with(agent: int, start_method: str) -> None:
+    """Have the kernel kill us when our parent ends, and end now if the agent is gone already."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if start_method == "forkserver":
+        # Our parent is the server, which ends with the agent.
+        import multiprocessing
+
+        parent = multiprocessing.parent_process()
+        is_orphan = parent is None or not parent.is_alive()
+    else:
+        is_orphan = os.getppid() != agent
+    if is_orphan:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _use_streams(order: Order) -> None:
+    for stream, number in ((order.stdout, 1), (order.stderr, 2)):
+        if stream is not None:
+            os.dup2(stream.fd, number)
+            if stream.fd > 2:
+                os.close(stream.fd)
+    if order.local_rank != 0:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+
+
+def _watch_for_crashes(fd: int) -> None:
+    import faulthandler
+
+    if not faulthandler.is_enabled():
+        faulthandler.enable(fd)

@@ -1,0 +1,239 @@
+"""Workers that are functions, started by the standard library's ``multiprocessing`` (spawn, fork or forkserver).
+
+A worker leaves its result in a nameless file that is read when it has ended: a result of any size blocks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable, Mapping
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
+
+from phalanx.multiprocessing import function_worker
+from phalanx.multiprocessing.context import PContext, SpawnError
+from phalanx.multiprocessing.function_worker import Descriptor, Order
+from phalanx.multiprocessing.nameless import NamelessFile
+from phalanx.multiprocessing.pidfd import (
+    EXIT_CODE_LOST,
+    Child,
+    PidfdChild,
+    has_ended,
+    is_supported,
+    watch_child,
+)
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
+
+    from phalanx.errors import ProcessFailure
+    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.trees import ProcessTree
+
+__all__ = ["MultiprocessContext"]
+
+# The fork server reaps its child and writes the code at once; it is late only if it was killed, or the machine is.
+CODE_TIMEOUT_S = 5.0
+# What a worker reports whose result arrived but cannot be read here.
+EXIT_CODE_OF_EXCEPTION = 1
+
+
+class MultiprocessContext(PContext):
+    """Workers that call ``entrypoint(*args[local_rank])``; ``wait()`` returns what the calls returned.
+
+    ``start_method`` is multiprocessing's. With spawn and forkserver the function, its arguments and its result travel
+    as pickles: functions and classes by their names. ``numa_options`` must be None in this version.
+    """
+
+    entrypoint: Callable[..., Any]
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: Callable[..., Any],
+        args: Mapping[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        start_method: str,
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: None = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+        *,
+        tree: ProcessTree | None = None,
+    ) -> None:
+        self.start_method = start_method
+        self._mp = multiprocessing.get_context(start_method)
+        self._results: dict[int, NamelessFile] = {}
+        self._unreadable: dict[int, str] = {}
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            numa_options,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+            tree=tree,
+        )
+
+    def _forks(self) -> bool:
+        return self.start_method == "fork"
+
+    def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
+        result = self._results[local_rank] = NamelessFile(f"phalanx-result-{local_rank}")
+        order = Order(
+            name=_name_of(self.entrypoint),
+            local_rank=local_rank,
+            function=self.entrypoint,
+            arguments=self.args[local_rank],
+            environment=self._additions(local_rank),
+            start_method=self.start_method,
+            # The parent-death signal follows the thread that forked: only the main thread lives as long as we do. The
+            # fork server forks in its own main thread.
+            parent=os.getpid() if self.start_method == "forkserver" or _is_main_thread() else None,
+            result=Descriptor(result.fd),
+            crash=Descriptor(self._crash_file(local_rank).fd),
+            stdout=None if stdout is None else Descriptor(stdout),
+            stderr=None if stderr is None else Descriptor(stderr),
+        )
+        process: BaseProcess = self._mp.Process(  # type: ignore[attr-defined] # of each concrete context
+            target=function_worker.run, args=(order,), name=f"{self.name}-{local_rank}"
+        )
+        try:
+            process.start()
+        except Exception as error:  # pickling calls code of the user's classes
+            raise self._explain(local_rank, error) from error
+        for pid in _servants():
+            self.tree.spare(pid)
+        return _watch(process, is_our_child=self.start_method != "forkserver")
+
+    def _explain(self, local_rank: int, error: Exception) -> SpawnError:
+        command = _name_of(self.entrypoint)
+        if isinstance(error, OSError):
+            return SpawnError(local_rank, command, error.strerror or str(error))
+        culprit = f"a {type(self.entrypoint).__name__}"
+        advice = "give a function that can be imported by its name"
+        if _pickles(self.entrypoint):
+            bad = [(i, value) for i, value in enumerate(self.args[local_rank]) if not _pickles(value)]
+            culprit = "something among its arguments"
+            if bad:
+                culprit = f"argument {bad[0][0]} of type {type(bad[0][1]).__name__!r}"
+            advice = "pass plain data, or use start_method='fork'"
+        return SpawnError(
+            local_rank, command, f"{culprit} cannot be sent to a new process ({error})", advice=advice
+        )
+
+    def _conclude(self, local_rank: int, code: int) -> int:
+        with contextlib.closing(self._results.pop(local_rank)) as file:
+            if code != 0:
+                return code
+            data = file.read()
+        try:
+            # No data: the function ended the process itself, by os._exit(0).
+            self.return_values[local_rank] = pickle.loads(data) if data else None
+        except Exception as error:  # noqa: BLE001 # unpickling runs code of the user's classes
+            self._unreadable[local_rank] = (
+                f"local rank {local_rank}: {_name_of(self.entrypoint)} returned something that cannot be read here "
+                f"({type(error).__name__}: {error}); its type must be importable in the launching program too"
+            )
+            return EXIT_CODE_OF_EXCEPTION
+        return code
+
+    def failure(self, local_rank: int) -> ProcessFailure:
+        """Everything known about a worker that ended badly, or whose result cannot be read."""
+        failure = super().failure(local_rank)
+        if local_rank in self._unreadable:
+            failure.message = self._unreadable[local_rank]
+        return failure
+
+    def release(self) -> None:
+        """Close descriptors and the log pump; processes are left as they are. Idempotent."""
+        for file in self._results.values():
+            file.close()
+        self._results.clear()
+        super().release()
+
+
+class _FunctionChild:
+    """A multiprocessing child: the end from a pidfd, the code from multiprocessing, which may have reaped it first.
+
+    Whenever a program starts a process, multiprocessing reaps all that have ended; a ``waitid`` of ours would lose.
+    """
+
+    __slots__ = ("_process", "_watch", "pid")
+
+    def __init__(self, process: BaseProcess, pid: int, watch: Child | None) -> None:
+        self._process = process
+        self._watch = watch
+        self.pid = pid
+
+    def fileno(self) -> int:
+        return self._process.sentinel if self._watch is None else self._watch.fileno()
+
+    def poll(self) -> int | None:
+        if not has_ended(self.fileno()):
+            return None
+        code = self._process.exitcode
+        if code is None and has_ended(self._process.sentinel, CODE_TIMEOUT_S):
+            code = self._process.exitcode
+        return EXIT_CODE_LOST if code is None else code
+
+    def send_signal(self, signum: int) -> bool:
+        return self._watch is not None and self._watch.send_signal(signum)
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        with contextlib.suppress(ValueError):  # it still runs: released, not stopped
+            self._process.close()
+
+
+def _watch(process: BaseProcess, *, is_our_child: bool) -> Child:
+    assert process.pid is not None
+    pid = process.pid
+    if is_our_child:
+        return _FunctionChild(process, pid, watch_child(pid))
+    watch: PidfdChild | None = None
+    with contextlib.suppress(OSError):
+        watch = PidfdChild(pid) if is_supported() else None
+    # The server may have reaped it before we looked, and the number could be a stranger's: then the code has arrived.
+    if watch is not None and has_ended(process.sentinel):
+        watch.close()
+        watch = None
+    return _FunctionChild(process, pid, watch)
+
+
+def _servants() -> list[int]:
+    """The processes that multiprocessing itself keeps for the whole program: no members of any job."""
+    from multiprocessing import forkserver, resource_tracker
+
+    pids = (
+        getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None),
+        getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None),
+    )
+    return [pid for pid in pids if pid is not None]
+
+
+def _pickles(value: object) -> bool:
+    try:
+        ForkingPickler.dumps(value)
+    except RuntimeError:  # queues, locks: they travel only while a process is being started, and do so then
+        return True
+    except Exception:  # noqa: BLE001 # pickling runs code of the user's classes
+        return False
+    return True
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
