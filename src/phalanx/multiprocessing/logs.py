@@ -1,7 +1,8 @@
 """Where the logs of a worker group go: decides paths and makes folders; never opens, writes or deletes a log.
 
-Layout (torchelastic's): ``<log dir>/<run id>_<8 letters>/attempt_<n>/<local rank>/{stdout.log,stderr.log,error.json}``.
-Unlike torchelastic, nothing that exists is ever removed: an attempt folder that is taken gets a ``.<k>`` suffix.
+Layout (torchelastic's): ``<log dir>/<run id>_<8 letters>/attempt_<n>/<local
+rank>/{stdout.log,stderr.log,error.json}``. Unlike torchelastic, nothing that exists is ever removed: an
+attempt folder that is taken gets a ``.<k>`` suffix.
 
     OSError
       LogDirError    the log folder cannot be used; the message is one sentence for the user
@@ -28,7 +29,9 @@ class LogDirError(OSError):
     """A log folder cannot be made or written to."""
 
     def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"cannot use the log folder {path!r}: {reason}; choose a writable one with --log-dir")
+        super().__init__(
+            f"cannot use the log folder {path!r}: {reason}; choose a writable one with --log-dir"
+        )
         self.path = path
         self.reason = reason
 
@@ -37,8 +40,9 @@ class LogDirError(OSError):
 class LogsDest:
     """The destinations of one attempt, by local rank. An empty path means: not redirected.
 
-    The first seven fields are torchelastic's. ``stderr_tail`` is how many of the last bytes of stderr are kept for
-    the failure report (0: none, un-redirected stderr is inherited); ``max_bytes`` caps each log file (None: no cap).
+    The first seven fields are torchelastic's. ``stderr_tail`` is how many of the last bytes of stderr are
+    kept for the failure report (0: none, un-redirected stderr is inherited); ``max_bytes`` caps each log file
+    (None: no cap).
     """
 
     stdouts: dict[int, str] = field(default_factory=dict)
@@ -78,11 +82,12 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is None.
+    """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is
+    None.
 
-    ``log_dir="/dev/null"`` keeps nothing: streams are inherited and workers get no error file. A rank that is not in
-    ``local_ranks_filter`` is silent on the console: its teed streams go to their files alone, and its streams without
-    a file to ``/dev/null``. An empty filter is no filter. Raises `LogDirError`.
+    ``log_dir="/dev/null"`` keeps nothing: streams are inherited and workers get no error file. A rank that is
+    not in ``local_ranks_filter`` is silent on the console: its teed streams go to their files alone, and its
+    streams without a file to ``/dev/null``. An empty filter is no filter. Raises `LogDirError`.
     """
 
     def __init__(
@@ -105,15 +110,19 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves none."""
+        """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves
+        none.
+        """
         if self._root_log_dir is None:
             self._own_root = self._root_log_dir = _new_folder(_temporary_folder(), "torchelastic_")
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the attempt's folders and set ``TORCHELASTIC_ERROR_FILE`` in each worker's environment, in place.
+        """Make the attempt's folders and set ``TORCHELASTIC_ERROR_FILE`` in each worker's environment, in
+        place.
 
-        The attempt's number is ``PHALANX_ROUND`` - 1, else ``TORCHELASTIC_RESTART_COUNT``, of the first environment.
+        The attempt's number is ``PHALANX_ROUND`` - 1, else ``TORCHELASTIC_RESTART_COUNT``, of the first
+        environment.
         """
         if self.root_log_dir == os.devnull:
             return self._reify_nothing(envs)
@@ -144,7 +153,8 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def discard_if_empty(self) -> bool:
-        """Remove the temporary folder that this object made, if no file in it has a byte; True when it is gone.
+        """Remove the temporary folder that this object made, if no file in it has a byte; True when it is
+        gone.
 
         A run that wrote no log and no error file shall not litter. A folder that was given is never touched.
         """
@@ -234,11 +244,13 @@ def _new_folder(parent: str, prefix: str) -> str:
 
 
 def _temporary_folder() -> str:
-    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set ``tempfile.tempdir``)."""
+    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set
+    ``tempfile.tempdir``).
+    """
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         return str(tempfile.gettempdir())
-    for path in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/usr/tmp"):  # noqa: S108
+    for path in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/usr/tmp"):
         if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
             return os.path.abspath(path)
     return os.getcwd()

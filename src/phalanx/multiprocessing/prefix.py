@@ -9,20 +9,26 @@ __all__ = ["DEFAULT_TEMPLATE", "LinePrefix", "prefix_for"]
 
 DEFAULT_TEMPLATE = "[${role_name}${local_rank}]:"
 
-# Stands in a finished prefix for the time that only the writer knows. A NUL cannot come from a command line or an
-# environment variable, so no user's text is mistaken for it, and prefixes stay the plain strings of torchelastic's
-# ``log_line_prefixes``.
+# Stands in a finished prefix for the time that only the writer knows. A NUL cannot come from a command line
+# or an environment variable, so no user's text is mistaken for it, and prefixes stay the plain strings of
+# torchelastic's ``log_line_prefixes``.
 _TIME = "\0time\0"
 
 
 def prefix_for(
-    template: str | None, *, role: str, rank: int, local_rank: int, host: str = "", round: int | None = None
+    template: str | None,
+    *,
+    role: str,
+    rank: int,
+    local_rank: int,
+    host: str = "",
+    round: int | None = None,  # noqa: A002 (the variable's name in templates)
 ) -> str:
     """The prefix of one worker's lines, to be handed to `LinePrefix` or ``log_line_prefixes``.
 
     ``template`` is ``string.Template`` text over ``role_name``, ``rank``, ``local_rank`` (as torchelastic's
-    ``TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE``), ``host``, ``round`` and ``time``; other names are left as they are.
-    ``None`` gives torchelastic's ``[<role><local rank>]:``.
+    ``TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE``), ``host``, ``round`` and ``time``; other names are left as they
+    are. ``None`` gives torchelastic's ``[<role><local rank>]:``.
     """
     values = {"role_name": role, "rank": rank, "local_rank": local_rank, "host": host, "time": _TIME}
     if round is not None:
@@ -31,7 +37,9 @@ def prefix_for(
 
 
 class LinePrefix:
-    """A prefix ready to be written; only one with ``${time}`` costs anything per block, and that once a second."""
+    """A prefix ready to be written; only one with ``${time}`` costs anything per block, and that once a
+    second.
+    """
 
     __slots__ = ("_encoded", "_second", "_text")
 

@@ -24,8 +24,8 @@ class Std(IntFlag):
     def from_str(cls, vm: str) -> Std | dict[int, Std]:
         """Read ``"3"`` (all workers) or ``"0:3,12:1"`` (by local rank; the last entry of a rank counts).
 
-        Ranks that are not named get ``NONE`` later, from `to_map`. Unlike torchelastic 2.13, local ranks may have
-        any number of digits. Raises ``ValueError`` for anything else.
+        Ranks that are not named get ``NONE`` later, from `to_map`. Unlike torchelastic 2.13, local ranks may
+        have any number of digits. Raises ``ValueError`` for anything else.
         """
         if _ONE.fullmatch(vm):
             return cls(int(vm))
@@ -38,7 +38,9 @@ class Std(IntFlag):
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are dropped."""
+    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are
+    dropped.
+    """
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}
