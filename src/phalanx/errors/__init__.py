@@ -10,7 +10,7 @@ Exceptions: ``ChildFailedError`` (some workers of a group failed). Reading an er
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
     from ._failure import ChildFailedError, ProcessFailure

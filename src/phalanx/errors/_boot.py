@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType, TracebackType
+    from types import TracebackType
+    from typing import Any
+
+    Program = tuple[Callable[..., object], Any, Any]  # a function and its two arguments
 
 __all__ = ["run"]
 
@@ -26,8 +30,17 @@ _LOW_DESCRIPTORS = 100  # the script gets the same small numbers as without us
 
 # Names that the interpreter itself puts into __main__ before a script starts.
 _BARE_MAIN = frozenset(
-    ("__annotations__", "__builtins__", "__cached__", "__doc__", "__file__", "__loader__", "__name__")
-    + ("__package__", "__spec__")
+    {
+        "__annotations__",
+        "__builtins__",
+        "__cached__",
+        "__doc__",
+        "__file__",
+        "__loader__",
+        "__name__",
+        "__package__",
+        "__spec__",
+    }
 )
 
 
@@ -41,9 +54,9 @@ def run() -> None:
     as_module = arguments[0] == "-m"
     capture = _Capture(keep_main=as_module)
     try:
-        program = _module(arguments) if as_module else _file(arguments, namespace)
+        function, *operands = _module(arguments) if as_module else _file(arguments, namespace)
         capture.begin()
-        program()
+        function(*operands)  # a built-in function or runpy's: there is no other frame of ours
     except SystemExit as leaving:
         capture.exits(leaving)
         raise
@@ -68,7 +81,9 @@ def _watch_for_crashes(crash_file: str) -> None:
     """Let faulthandler write native crashes to ``crash_file``, or to stderr; never against the user's own choice."""
     import faulthandler
 
-    if faulthandler.is_enabled():  # -X faulthandler, PYTHONFAULTHANDLER, -X dev: its text is in the stderr tail
+    if (
+        faulthandler.is_enabled()
+    ):  # -X faulthandler, PYTHONFAULTHANDLER, -X dev: its text is in the stderr tail
         return
     try:
         if crash_file:
@@ -106,7 +121,7 @@ def _leave_no_trace() -> tuple[list[str], dict[str, Any]]:
     return arguments, namespace
 
 
-def _module(arguments: list[str]) -> Callable[[], object]:
+def _module(arguments: list[str]) -> Program:
     """What ``python -m name args…`` does."""
     if len(arguments) < 2:
         raise SystemExit("Argument expected for the -m option")
@@ -116,17 +131,16 @@ def _module(arguments: list[str]) -> Callable[[], object]:
     return _runpy(arguments[1], True)
 
 
-def _runpy(name: str, alter_argv: bool) -> Callable[[], object]:
+def _runpy(name: str, alter_argv: bool) -> Program:
     """The interpreter's own way to run a module as ``__main__``, with the frames that it shows in tracebacks."""
     import runpy
-    from functools import partial
 
     namespace = vars(sys.modules["__main__"])
     del namespace["__file__"], namespace["__cached__"]  # runpy sets them, and no sooner
-    return partial(runpy._run_module_as_main, name, alter_argv)  # type: ignore[attr-defined]
+    return runpy._run_module_as_main, name, alter_argv  # type: ignore[attr-defined] # as the interpreter does
 
 
-def _file(arguments: list[str], namespace: dict[str, Any]) -> Callable[[], object]:
+def _file(arguments: list[str], namespace: dict[str, Any]) -> Program:
     """What ``python path args…`` does: a source file, a compiled file, or a folder or archive with ``__main__.py``."""
     sys.argv = arguments
     script = arguments[0]
@@ -144,16 +158,14 @@ def _file(arguments: list[str], namespace: dict[str, Any]) -> Callable[[], objec
         print(f"{sys.orig_argv[0]}: can't open file {path!r}: {where}", file=sys.stderr)
         raise SystemExit(2) from None
 
-    from functools import partial
-
     import _frozen_importlib_external as machinery
 
     namespace["__file__"] = path
     if path.endswith(".pyc") or content[:2] == machinery.MAGIC_NUMBER[:2]:
         namespace["__loader__"] = machinery.SourcelessFileLoader("__main__", path)
-        return partial(exec, _compiled(content, machinery.MAGIC_NUMBER), namespace)
+        return exec, _compiled(content, machinery.MAGIC_NUMBER), namespace
     namespace["__loader__"] = machinery.SourceFileLoader("__main__", path)
-    return partial(exec, compile(content, path, "exec", dont_inherit=True), namespace)
+    return exec, compile(content, path, "exec", dont_inherit=True), namespace
 
 
 def _has_importer(path: str) -> bool:
@@ -216,7 +228,7 @@ class _Capture:
             from ._handler import hand_over
 
             hand_over(failure, self.handler or _error_handler())
-        except BaseException as second:
+        except BaseException as second:  # noqa: BLE001 # a border: the script's failure is the one that counts
             _complain(second)
 
     def _watch_threads(self) -> None:
@@ -258,7 +270,9 @@ class _Farewell:
         self.hook = hook
         self.keep_main = keep_main
 
-    def __call__(self, kind: type[BaseException], failure: BaseException, trace: TracebackType | None) -> None:
+    def __call__(
+        self, kind: type[BaseException], failure: BaseException, trace: TracebackType | None
+    ) -> None:
         trace = _without_our_frames(trace)
         failure.__traceback__ = sys.last_traceback = trace
         try:
@@ -271,7 +285,7 @@ class _Farewell:
                 self.hook(kind, failure, trace)
         except SystemExit:
             raise
-        except BaseException as second:
+        except BaseException as second:  # noqa: BLE001 # the interpreter's own rule
             # As the interpreter says it; it would show our frame here.
             second.__traceback__ = _without_our_frames(second.__traceback__)
             print("Error in sys.excepthook:", file=sys.stderr)
@@ -291,15 +305,19 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
 
 def _error_handler() -> Any:
     """The script's own ``phalanx.errors`` if it uses one (it may have set a handler there), else this copy's."""
-    errors: ModuleType | None = sys.modules.get("phalanx.errors")
-    get = getattr(errors, "get_error_handler", None)
-    if get is None:
-        from ._handler import get_error_handler as get
-    return get()
+    errors = sys.modules.get("phalanx.errors")
+    try:
+        return errors.get_error_handler()  # type: ignore[union-attr]
+    except AttributeError:  # not imported, or another package by that name
+        from ._handler import get_error_handler
+
+        return get_error_handler()
 
 
 def _complain(problem: BaseException) -> None:
     try:
-        print(f"phalanx: could not record the exception: {type(problem).__name__}: {problem}", file=sys.stderr)
-    except BaseException:
+        print(
+            f"phalanx: could not record the exception: {type(problem).__name__}: {problem}", file=sys.stderr
+        )
+    except BaseException:  # noqa: BLE001
         pass  # there is nobody left to tell

@@ -11,15 +11,19 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
+    from typing import Any
 
 __all__ = ["clean", "clip", "describe", "exit_code", "label"]
 
-ROOM = 128 * 1024  # characters of a traceback; a report of that length is read by nobody, and the log has it whole
+ROOM = (
+    128 * 1024
+)  # characters of a traceback; a report of that length is read by nobody, and the log has it whole
 _MESSAGE_SHARE = 8  # a message may have an eighth of the room of the traceback
 _ENTRIES = 16  # of a chain, of notes, of a group's members
 _DEPTH = 4  # of groups in groups
@@ -89,11 +93,28 @@ def format_traceback(failure: BaseException) -> str:
     """The traceback as the interpreter prints it, chain, notes and groups included, without frames of this package."""
     trace = _users_part(failure.__traceback__)
     try:
-        from traceback import TracebackException
-
-        return "".join(TracebackException(type(failure), failure, trace, limit=-_FRAMES, compact=True).format())
-    except BaseException:
+        TracebackException = _traceback_module().TracebackException  # noqa: N806
+        return "".join(
+            TracebackException(type(failure), failure, trace, limit=-_FRAMES, compact=True).format()
+        )
+    except BaseException:  # noqa: BLE001 # no memory, no stack left, or not the real traceback module
         return "".join(_plain_traceback(failure, trace))
+
+
+def _traceback_module() -> Any:
+    """The standard library's, looked for without the script's folder: it needs ``tokenize``, a name that people use."""
+    module = sys.modules.get("traceback")
+    if module is not None or sys.flags.safe_path:
+        import traceback
+
+        return traceback
+    folder = sys.path.pop(0) if sys.path else None
+    try:
+        import traceback
+    finally:
+        if folder is not None:
+            sys.path.insert(0, folder)
+    return traceback
 
 
 def _plain_traceback(failure: BaseException, trace: TracebackType | None) -> Iterator[str]:
@@ -119,14 +140,14 @@ def _walk(trace: TracebackType | None) -> Iterator[tuple[Any, int]]:
 def _safely(make: Callable[[], Any], substitute: Any = "<not available>") -> Any:
     try:
         return make()
-    except BaseException:  # user code runs here: __str__, metaclasses, properties
+    except BaseException:  # noqa: BLE001 # user code runs here: __str__, metaclasses, properties
         return substitute
 
 
 def _text(failure: BaseException) -> str:
     try:
         return str(failure)
-    except BaseException:
+    except BaseException:  # noqa: BLE001 # user code
         return "<exception str() failed>"
 
 
@@ -146,8 +167,8 @@ def _type_name(kind: type) -> str:
 def _place(failure: BaseException, *, script_only: bool = False) -> dict[str, Any] | None:
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if isinstance(failure, SyntaxError) and failure.filename and failure.lineno:
-        if not script_only or failure.filename == script:
-            return {"file": clean(failure.filename), "line": failure.lineno, "function": None}
+        mistake = {"file": clean(failure.filename), "line": failure.lineno, "function": None}
+        return mistake if not script_only or failure.filename == script else None
     place = None
     for code, line in _walk(_users_part(failure.__traceback__)):
         if not script_only or code.co_filename == script:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 from ._description import clean
@@ -81,61 +82,70 @@ class ProcessFailure:
         return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
 
     def explanation(self) -> str:
-        """Everything that is known of why, in lines: traceback or message, crash trace, end of stderr."""
+        """Why it failed, in lines: its traceback or what else is known, and the trace of a native crash."""
         record = self.record
-        if isinstance(self.message, dict):
-            parts = [record.traceback or record.message]
-        else:
-            parts = [clean(str(self.message))]
+        is_long = isinstance(self.message, dict)
+        parts = [record.traceback or record.message] if is_long else [clean(str(self.message))]
         crash = _without_our_frames(self.crash).strip("\n")
         if crash:
             parts.append(clean(crash))
-        tail = self.stderr_tail[-_MAX_TAIL:].strip("\n")
-        if tail and not (isinstance(self.message, dict) and record.problem is None):
-            parts.append("The last lines of its stderr:\n" + clean(tail))
         return "\n".join(part.rstrip("\n") for part in parts)
 
 
 class ChildFailedError(Exception):
     """Some workers of a group failed. ``failures`` maps the global rank to its failure; it is not empty.
 
-    ``record`` passes the first failure's error file up when this leaves the function that it wraps.
+    ``first_rank`` is the rank of the first failure for callers that know more than the times in the error files. The
+    text is the report, and below it the end of the first failing worker's stderr if that left no exception behind.
+    ``record`` passes the first failure's error file up when this leaves the function that it wraps. Raises
+    ``ValueError`` without failures.
     """
 
-    def __init__(self, name: str, failures: dict[int, ProcessFailure]) -> None:
+    def __init__(
+        self, name: str, failures: dict[int, ProcessFailure], *, first_rank: int | None = None
+    ) -> None:
         if not failures:
             raise ValueError(f"{name}: no failure was given for ChildFailedError")
         self.name = name
         self.failures = failures
-        super().__init__(self.format_msg())
+        self.first_rank = min(failures, key=self._when) if first_rank is None else first_rank
+        super().__init__(self.format_msg() + _tail(self.failures[self.first_rank]))
 
-    def __reduce__(self) -> tuple[type[ChildFailedError], tuple[str, dict[int, ProcessFailure]]]:
-        return type(self), (self.name, self.failures)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), first_rank=self.first_rank), (self.name, self.failures)
 
     def get_first_failure(self) -> tuple[int, ProcessFailure]:
         """Global rank and failure with the earliest time; within a second those that tell it finer come first."""
-        return min(self.failures.items(), key=_when)
+        return self.first_rank, self.failures[self.first_rank]
+
+    def _when(self, rank: int) -> tuple[int, int]:
+        failure = self.failures[rank]
+        wall_ns = failure.record.wall_ns
+        return failure.timestamp, (failure.timestamp + 1) * 10**9 if wall_ns is None else wall_ns
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """The report. Its lines, and the spelling of the parameters, are torchelastic's."""
         title = f"{self.name} FAILED"
-        first = self.get_first_failure()[0]
         entries = {
             rank: _entry(index, rank, failure) for index, (rank, failure) in enumerate(self.failures.items())
         }
-        root = entries.pop(first)
+        root = entries.pop(self.first_rank)
         width = max(len(line) for text in (title, root, *entries.values()) for line in text.split("\n"))
         border, rule = (delimiter * min(width, _WIDEST) for delimiter in (boarder_delim, section_delim))
         return "\n".join(
-            ["", border, title, rule, "Failures:", *(entries.values() or ["  <NO_OTHER_FAILURES>"])]
-            + [rule, "Root Cause (first observed failure):", root, border]
+            [
+                *("", border, title, rule),
+                *("Failures:", *(entries.values() or ["  <NO_OTHER_FAILURES>"]), rule),
+                *("Root Cause (first observed failure):", root, border),
+            ]
         )
 
 
-def _when(item: tuple[int, ProcessFailure]) -> tuple[int, int]:
-    failure = item[1]
-    wall_ns = failure.record.wall_ns
-    return failure.timestamp, (failure.timestamp + 1) * 10**9 if wall_ns is None else wall_ns
+def _tail(failure: ProcessFailure) -> str:
+    text = clean(failure.stderr_tail[-_MAX_TAIL:]).strip("\n")
+    if not text or failure.record.traceback:
+        return ""
+    return f"\nThe end of stderr of local rank {failure.local_rank}:\n  " + text.replace("\n", "\n  ")
 
 
 def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
@@ -155,5 +165,5 @@ def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
 
 
 def _without_our_frames(crash: str) -> str:
-    """faulthandler's text without the two frames of the boot file at the bottom of the main thread."""
+    """The text of faulthandler without the two frames of the boot file at the bottom of the main thread."""
     return "\n".join(line for line in crash.split("\n") if f'File "{_OUR_FOLDER}/' not in line)

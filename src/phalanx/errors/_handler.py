@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
 from ._description import clean, clip, describe, label
 from ._writing import encode, write_atomically
 
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
 __all__ = ["ErrorHandler", "get_error_handler", "hand_over", "set_error_handler"]
 
@@ -92,7 +94,7 @@ class ErrorHandler:
             import json
 
             write_atomically(path, json.dumps(data).encode("ascii"))
-        except Exception as problem:
+        except (OSError, ValueError, RecursionError) as problem:
             _complain(path, problem)
 
     def override_error_code_in_rootcause_data(
@@ -114,7 +116,7 @@ _default: ErrorHandler | None = None
 
 def set_error_handler(handler: ErrorHandler | None) -> None:
     """Use ``handler`` from now on in this process; None goes back to the one that the environment names."""
-    global _chosen
+    global _chosen  # noqa: PLW0603 # there is one per process
     _chosen = handler
 
 
@@ -123,7 +125,7 @@ def get_error_handler() -> ErrorHandler:
 
     A handler named by the environment that cannot be loaded is one line on stderr, and the default takes its place.
     """
-    global _default
+    global _default  # noqa: PLW0603 # there is one per process
     if _chosen is not None:
         return _chosen
     if _default is None:
@@ -146,7 +148,7 @@ def hand_over(failure: BaseException, handler: ErrorHandler) -> None:
                 _marked(failure, handler._get_error_file_path() or None)
                 return
         handler.record_exception(failure)
-    except BaseException as problem:
+    except BaseException as problem:  # noqa: BLE001 # a border: a plug-in, or an exception that is one
         _say(f"the error handler failed: {label(problem, 500)}")
 
 
@@ -157,7 +159,7 @@ def _marked(failure: BaseException, path: str | None) -> bool:
         if getattr(failure, _MARK, None) == mark:
             return True
         failure.__dict__[_MARK] = mark
-    except BaseException:
+    except BaseException:  # noqa: BLE001 # user code
         pass  # an exception with a hostile __getattr__; at worst it is written twice
     return False
 
@@ -173,40 +175,52 @@ def _load(named: str) -> ErrorHandler | None:
         handler = target() if callable(target) else target
         if not callable(getattr(handler, "record_exception", None)):
             raise TypeError(f"it is a {type(handler).__name__} without record_exception()")
-    except BaseException as problem:
+    except BaseException as problem:  # noqa: BLE001 # a border: plug-in load
         _say(f"cannot load the error handler {named!r}: {label(problem, 500)}; the default one is used")
         return None
     return handler  # type: ignore[no-any-return] # a plug-in: the duck was asked
 
 
 def _record(failure: BaseException, path: str | None) -> None:
-    thread = _thread_name()
     try:
+        thread = _thread_name()
         earlier = _written_by_this_process(path) if path else None
-        if earlier is not None and (thread is not None or _follows(failure, earlier)):
-            return
-        if path:
-            _write(failure, path, thread, earlier)
-    except BaseException as problem:
+        if earlier is None or (thread is None and not _follows(failure, earlier)):
+            data, problem = _write(failure, path, thread, earlier)
+            _notify(data["message"], path if problem is None else None)
+    except BaseException as problem:  # noqa: BLE001 # the last border: the process is dying of something better
         _complain(path or "", problem)
 
 
-def _write(failure: BaseException, path: str, thread: str | None, earlier: Mapping[str, Any] | None) -> None:
-    problem: BaseException | None = None
+def _write(
+    failure: BaseException, path: str | None, thread: str | None, earlier: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], Exception | None]:
+    """Write the largest description that fits; returns it, and why it could not be written."""
+    problem: Exception | None = None
+    data: dict[str, Any] = {}
     for room in _ROOMS:
+        data = describe(failure, thread=thread, room=room)
+        if earlier is not None:
+            data["message"]["extraInfo"]["earlier"] = _summary(earlier, room)
+        content = encode(data).encode("ascii")
+        if len(content) > _MAX_FILE:
+            continue
         try:
-            data = describe(failure, thread=thread, room=room)
-            if earlier is not None:
-                data["message"]["extraInfo"]["earlier"] = _summary(earlier, room)
-            content = encode(data).encode("ascii")
-            if len(content) > _MAX_FILE:
-                continue
-            write_atomically(path, content)
-            return
-        except Exception as error:  # a full disk or a limit may still take the small one
+            if path:
+                write_atomically(path, content)
+            return data, None
+        except OSError as error:  # a full disk, or a limit, may still take the small one
             problem = error
     if problem is not None:
-        raise problem
+        _complain(path or "", problem)
+    return data, problem
+
+
+def _notify(message: Mapping[str, Any], path: str | None) -> None:
+    if os.environ.get("PHALANX_AGENT"):
+        from .channel import exception_recorded
+
+        exception_recorded(message["extraInfo"], message["message"], path)
 
 
 def _summary(earlier: Mapping[str, Any], room: int) -> dict[str, Any]:
@@ -231,7 +245,7 @@ def _written_by_this_process(path: str) -> dict[str, Any] | None:
             message: dict[str, Any] = json.load(file)["message"]
         info = message["extraInfo"]
         return message if info["pid"] == os.getpid() and info["host"] == clean(os.uname().nodename) else None
-    except Exception:
+    except Exception:  # noqa: BLE001 # whatever is there, it is not ours
         return None
 
 
@@ -257,7 +271,7 @@ def _thread_name() -> str | None:
         if threading is None or threading.get_ident() == threading.main_thread().ident:
             return None
         return clip(clean(str(threading.current_thread().name)), 200)
-    except Exception:
+    except Exception:  # noqa: BLE001 # whatever is there, it is not ours
         return None
 
 
@@ -267,7 +281,7 @@ def _complain(path: str, problem: BaseException) -> None:
 
 
 def _say(sentence: str) -> None:
-    try:
+    try:  # noqa: SIM105
         print(clean(f"phalanx: {sentence}"), file=sys.stderr)
-    except BaseException:
+    except BaseException:  # noqa: BLE001
         pass  # there is nobody left to tell

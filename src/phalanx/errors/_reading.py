@@ -56,7 +56,7 @@ def read_error_file(path: str | os.PathLike[str]) -> ErrorRecord:
         return _substitute(f"there is no error file {os.fspath(path)!r}")
     except OSError as error:
         return _substitute(f"the error file {os.fspath(path)!r} cannot be read: {error.strerror or error}")
-    except Exception as error:  # a border: input from outside, and the agent must go on
+    except Exception as error:  # noqa: BLE001 # a border: input from outside, and the agent must go on
         return _substitute(f"the error file {path!r} cannot be understood: {type(error).__name__}: {error}")
 
 
@@ -65,7 +65,9 @@ class _Unusable(Exception):
 
 
 def _content(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a fifo by that name must not block us
+    descriptor = os.open(
+        path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # a fifo by that name must not block us
     with open(descriptor, "rb") as file:
         if not os.path.isfile(path):
             raise _Unusable("is no regular file")

@@ -6,28 +6,36 @@ A script that Phalanx started needs it no more; in one that has it, nothing is w
 from __future__ import annotations
 
 from functools import wraps
-from typing import TYPE_CHECKING
 
 from ._handler import ErrorHandler, get_error_handler, hand_over
 
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import ParamSpec, TypeVar, overload
+    from typing import Any, ParamSpec, TypeVar, overload
 
     P = ParamSpec("P")
     R = TypeVar("R")
+else:
 
-    @overload
-    def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]: ...
-    @overload
-    def record(
-        fn: None = None, error_handler: ErrorHandler | None = None
-    ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+    def overload(function):
+        """Stand in for typing's at run time."""
+        return function
+
 
 __all__ = ["record"]
 
 
-def record(fn=None, error_handler=None):  # type: ignore[no-untyped-def] # the overloads above: typing costs 5 ms here
+@overload
+def record(fn: Callable[P, R], error_handler: ErrorHandler | None = None) -> Callable[P, R | None]: ...
+@overload
+def record(  # noqa: F811
+    fn: None = None, error_handler: ErrorHandler | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
+def record(  # noqa: F811 # overloads, with a stand-in for typing's decorator
+    fn: Callable[..., Any] | None = None, error_handler: ErrorHandler | None = None
+) -> Any:
     """Decorate the main function of a worker: its uncaught exception is written to the worker's error file.
 
     Bare (``@record``) or with a handler (``@record(error_handler=mine)``); the default is the handler of this process
@@ -45,7 +53,7 @@ def record(fn=None, error_handler=None):  # type: ignore[no-untyped-def] # the o
         return lambda function: record(function, error_handler)
 
     @wraps(fn)
-    def recorded(*args, **kwargs):  # type: ignore[no-untyped-def]
+    def recorded(*args: Any, **kwargs: Any) -> Any:
         handler = error_handler or get_error_handler()
         handler.initialize()
         handler.set_entrypoint_fn_name(getattr(fn, "__qualname__", repr(fn)))

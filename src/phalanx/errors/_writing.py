@@ -7,7 +7,11 @@ beside the script, no descriptors or memory left), and the data is ours, so that
 from __future__ import annotations
 
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["encode", "write_atomically"]
 
@@ -37,7 +41,7 @@ def _quoted(text: str) -> str:
 
         return encode_basestring_ascii(text)
     except ImportError:  # an interpreter without the accelerator
-        from json.encoder import py_encode_basestring_ascii  # type: ignore[attr-defined]
+        from json.encoder import py_encode_basestring_ascii
 
         return str(py_encode_basestring_ascii(text))
 
@@ -76,14 +80,18 @@ def _write(path: str, content: bytes, flags: int) -> None:
         except OSError as error:
             import errno
 
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):  # devices and pipes know no fsync
+            if error.errno not in (
+                errno.EINVAL,
+                errno.ENOTSUP,
+                errno.EROFS,
+            ):  # devices and pipes know no fsync
                 raise
     finally:
         os.close(descriptor)
 
 
 def _remove(path: str) -> None:
-    try:
+    try:  # noqa: SIM105 # contextlib would be one more import at the moment of failure
         os.unlink(path)
     except OSError:
         pass

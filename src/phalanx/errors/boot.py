@@ -1,4 +1,4 @@
-"""The file that a Python worker really starts as: ``python -u boot.py script.py args…`` or ``boot.py -m module args…``.
+"""The file that a Python worker starts as: ``python -u boot.py script.py args…`` or ``boot.py -m module args…``.
 
 It hands over to ``_boot``, which removes every trace of this file and then runs the user's program in this very
 ``__main__`` module. The rest of our code is loaded under a private package name from this file's own folder: the
@@ -8,10 +8,11 @@ script must find what it would find without us.
 
 import sys
 
-_package = type(sys)("_phalanx_boot")
-_package.__path__ = [__file__.rpartition("/")[0]]
-sys.modules["_phalanx_boot"] = _package
+if __name__ == "__main__":
+    package = type(sys)("_phalanx_boot")
+    package.__path__ = [__file__.rpartition("/")[0]]
+    sys.modules["_phalanx_boot"] = package
 
-from _phalanx_boot import _boot  # type: ignore[import-not-found] # noqa: E402 # the package exists since the line above
+    from _phalanx_boot import _boot  # type: ignore[import-not-found] # there is no such package on disk
 
-_boot.run()
+    _boot.run()

@@ -1,0 +1,378 @@
+"""The agent's end of the worker channel: one Unix socket per agent, typed JSON lines, a few messages.
+
+Workers are outsiders: a line that is malformed, too long, of another round or version, or from another user ends that
+connection with one reason, and the agent goes on. The worker's end is ``phalanx.errors.channel``, and what is said is
+in the table below; value requests are decided by ``RoundValues`` and never reach the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import json
+import math
+import os
+import socket
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from phalanx.agent.values import (
+    Add,
+    Answer,
+    Call,
+    CallerGone,
+    CompareSet,
+    DeadlinePassed,
+    Delete,
+    Get,
+    RoundBegan,
+    RoundValues,
+    Set,
+)
+
+__all__ = ["ChannelServer", "CheckpointDone", "ExceptionRecorded", "ExcludeAsked", "Message", "ProgressMade"]
+
+VERSION = 1
+LINE_BYTES_MAX = 1024 * 1024
+UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
+PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
+_CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a worker said. ``pid`` and ``round`` are those of its greeting."""
+
+    pid: int
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExceptionRecorded(Message):
+    """An exception was recorded. Times are of this machine's clocks; ``thread`` is None for the main thread."""
+
+    wall_ns: int
+    monotonic_ns: int
+    message: str
+    place: str | None
+    thread: str | None
+    error_file: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressMade(Message):
+    """The worker has come to this step of its work."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointDone(Message):
+    """A checkpoint of this step is complete."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExcludeAsked(Message):
+    """The worker holds its node to be broken."""
+
+    reason: str
+
+
+class ChannelServer:
+    """Serves the channel at ``path``. ``on_message(local_rank, message)`` is called in the event loop.
+
+    ``on_refusal`` is told, in one sentence, why a connection was ended. Only connections of the present round are
+    served; the first ``new_round`` is to come before the first worker.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        on_message: Callable[[int, Message], None],
+        *,
+        on_refusal: Callable[[str], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.on_message = on_message
+        self._on_refusal = on_refusal
+        self.round = 0
+        self.stop_line: bytes | None = None
+        self.connections: set[_Connection] = set()
+        self._values = RoundValues()
+        self._server: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the path cannot be used."""
+        listener = _listener(self.path)
+        try:
+            loop = asyncio.get_running_loop()
+            self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listener)
+        except BaseException:
+            listener.close()
+            raise
+
+    def new_round(self, number: int) -> None:
+        """Serve the workers of round ``number`` from now on; values, stops and connections of others are over."""
+        self.round = number
+        self.stop_line = None
+        self.decide(RoundBegan())
+        for connection in [one for one in self.connections if one.round not in (None, number)]:
+            connection.end(f"round {connection.round} is over")
+
+    def announce_stop(self, signal_name: str, grace_s: float) -> None:
+        """Tell the workers of this round, also those that connect later, that they are being stopped."""
+        self.stop_line = _line({"type": "stop", "signal": signal_name, "grace_s": grace_s})
+        for connection in [one for one in self.connections if one.round is not None]:
+            connection.send(self.stop_line)
+
+    async def close(self) -> None:
+        """End all connections and remove the socket. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is None:
+            return
+        self._server.close()
+        for connection in list(self.connections):
+            connection.end("the agent is leaving")
+        await self._server.wait_closed()
+        self._server = None
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def refused(self, reason: str) -> None:
+        """Tell the agent why a connection was ended."""
+        if self._on_refusal is not None:
+            self._on_refusal(reason)
+
+    def decide(self, event: object) -> None:
+        """Have the values take an event, send the answers, and set the timer for the calls that wait."""
+        loop = asyncio.get_running_loop()
+        for command in self._values.step(event, loop.time()):
+            connection, number = command.caller
+            said = (
+                {"value": _packed(command.value)}
+                if isinstance(command, Answer)
+                else {"error": command.reason}
+            )
+            connection.send(_line({"type": "answer", "id": number, **said}))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._values.deadline is not None:
+            self._timer = loop.call_at(self._values.deadline, self.decide, DeadlinePassed())
+
+
+class _Foreign(Exception):
+    """Why a connection cannot be served: the rest of "a connection …"."""
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a worker. ``round`` and ``local_rank`` are None until it has said hello."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self.server = server
+        self.round: int | None = None
+        self.local_rank: int | None = None
+        self.pid = 0
+        self._transport: asyncio.Transport | None = None
+        self._rest = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "a stream server makes nothing else"
+        self._transport = transport
+        self.server.connections.add(self)
+        uid = _peer_uid(transport)
+        if uid not in (os.geteuid(), 0):
+            self.end(f"comes from another user (uid {uid})")
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            if self._transport is None:
+                return
+            self._take(bytes(self._rest + line))
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > LINE_BYTES_MAX:
+            self.end(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest and self._transport is not None:
+            self.server.refused(f"{self._name()} ended within a line")
+        self._forget()
+
+    def end(self, reason: str) -> None:
+        """Say why, once, and close."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._forget()
+        self.server.refused(f"{self._name()} {reason}")
+        transport.write(_line({"type": "refused", "reason": reason}))
+        transport.close()
+
+    def send(self, line: bytes) -> None:
+        """Send without waiting; who does not read its answers is ended."""
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            transport = self._transport
+            self._forget()
+            self.server.refused(f"{self._name()} does not read its answers")
+            transport.abort()
+        else:
+            self._transport.write(line)
+
+    def _forget(self) -> None:
+        self._transport = None
+        if self in self.server.connections:
+            self.server.connections.remove(self)
+            self.server.decide(CallerGone(self))
+
+    def _name(self) -> str:
+        return (
+            "a connection" if self.local_rank is None else f"the connection of local rank {self.local_rank}"
+        )
+
+    def _take(self, line: bytes) -> None:
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise _Foreign(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+            fields = _Fields(line)
+            if self.local_rank is None:
+                self._greet(fields)
+            elif fields.text("type") in _REQUESTS:
+                self.server.decide(_REQUESTS[fields.text("type")]((self, fields.integer("id")), fields))
+            elif fields.text("type") in _MESSAGES:
+                message = _MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
+                self.server.on_message(self.local_rank, message)
+            else:
+                raise _Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
+        except _Foreign as reason:
+            self.end(str(reason))
+
+    def _greet(self, fields: _Fields) -> None:
+        if fields.text("type") != "hello":
+            raise _Foreign("did not say hello")
+        if fields.integer("v") != VERSION:
+            raise _Foreign(f"speaks version {fields.integer('v')}, and this agent {VERSION}")
+        if fields.integer("round") != self.server.round:
+            raise _Foreign(f"is of round {fields.integer('round')}, and this is round {self.server.round}")
+        local_rank = fields.integer("local_rank")
+        if local_rank < 0:
+            raise _Foreign(f"has no local rank {local_rank}")
+        self.pid = fields.integer("pid")
+        self.round = self.server.round
+        self.local_rank = local_rank
+        if self.server.stop_line is not None:
+            self.send(self.server.stop_line)
+
+
+class _Fields:
+    """A line, taken apart with the types that are expected. Raises ``_Foreign`` for anything else."""
+
+    def __init__(self, line: bytes) -> None:
+        try:
+            fields = json.loads(line)
+        except (ValueError, RecursionError):
+            raise _Foreign(f"sent a line that is no JSON: {line[:80]!r}") from None
+        if not isinstance(fields, dict):
+            raise _Foreign(f"sent a line that is no JSON object: {line[:80]!r}")
+        self._fields: dict[str, Any] = fields
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        if not isinstance(value, str):
+            raise _Foreign(f"sent {name!r} that is no text")
+        return value.encode("utf-8", "replace").decode()  # JSON can smuggle lone surrogates in
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._fields.get(name) is None else self.text(name)
+
+    def integer(self, name: str) -> int:
+        value = self._fields.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
+            raise _Foreign(f"sent {name!r} that is no integer")
+        return value
+
+    def seconds(self, name: str) -> float:
+        value = self._fields.get(name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+            raise _Foreign(f"sent {name!r} that is no time")
+        return min(max(float(value), 0.0), 1e9)
+
+    def binary(self, name: str) -> bytes:
+        try:
+            return base64.b64decode(self.text(name), validate=True)
+        except (binascii.Error, ValueError):
+            raise _Foreign(f"sent {name!r} that is not base64") from None
+
+    def binary_or_none(self, name: str) -> bytes | None:
+        return None if self._fields.get(name) is None else self.binary(name)
+
+
+_REQUESTS: dict[str, Callable[[tuple[_Connection, int], _Fields], Call]] = {
+    "get": lambda caller, said: Get(caller, said.text("key"), said.seconds("wait_s")),
+    "set": lambda caller, said: Set(caller, said.text("key"), said.binary("value")),
+    "add": lambda caller, said: Add(caller, said.text("key"), said.integer("amount")),
+    "compare_set": lambda caller, said: CompareSet(
+        caller, said.text("key"), said.binary_or_none("expected"), said.binary("desired")
+    ),
+    "delete": lambda caller, said: Delete(caller, said.text("key")),
+}
+
+_MESSAGES: dict[str, Callable[[int, int, _Fields], Message]] = {
+    "exception": lambda pid, number, said: ExceptionRecorded(
+        pid,
+        number,
+        wall_ns=said.integer("wall_ns"),
+        monotonic_ns=said.integer("monotonic_ns"),
+        message=said.text("message"),
+        place=said.text_or_none("place"),
+        thread=said.text_or_none("thread"),
+        error_file=said.text_or_none("error_file"),
+    ),
+    "progress": lambda pid, number, said: ProgressMade(pid, number, said.integer("step")),
+    "checkpoint": lambda pid, number, said: CheckpointDone(pid, number, said.integer("step")),
+    "exclude": lambda pid, number, said: ExcludeAsked(pid, number, said.text("reason")),
+}
+
+
+def _listener(path: str) -> socket.socket:
+    """A socket bound to ``path`` that only this user can connect to."""
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise OSError(f"the path of the worker channel is too long for a socket: {path}")
+    if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
+        os.unlink(path)  # of a dead agent: ours is in a folder of its own
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)  # before anybody can connect: it does not listen yet
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields).encode("ascii") + b"\n"
+
+
+def _packed(value: bytes | int | bool | None) -> str | int | bool | None:
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
+
+
+def _peer_uid(transport: asyncio.Transport) -> int:
+    peer: socket.socket = transport.get_extra_info("socket")
+    if not hasattr(socket, "SO_PEERCRED"):  # not Linux: the mode of the socket has to do
+        return os.geteuid()
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,0 +1,285 @@
+"""The worker's end of the channel to its agent: what a training script can tell, ask and share.
+
+``progress``, ``checkpoint_done`` and ``exclude_node`` notify: they never raise, never wait longer than 0.2 s, and do
+nothing without an agent. ``should_stop`` is a look at what the agent has said. ``values`` are requests and can fail:
+``NoAgent``. All of it is safe in threads; a forked child opens a connection of its own when it has something to say.
+The socket is the C module's: it loads in a millisecond, and no ``socket.py`` beside the script takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ._writing import encode
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+
+if TYPE_CHECKING:
+    from _socket import socket
+    from typing import Any
+
+__all__ = ["NoAgent", "RoundValues", "checkpoint_done", "exclude_node", "progress", "should_stop", "values"]
+
+_PATH = "PHALANX_AGENT"
+_NOTIFY_S = 0.2  # a training step may be late by that, once
+_ANSWER_S = 60.0  # an agent that says nothing for that long, beyond the wait that was asked for, is gone
+_RETRY_S = 5.0  # before the next try after a failed one: no agent must not cost 0.2 s in every step
+_PROGRESS_S = (
+    0.1  # progress is for people and for finding hangs; a thousand steps a second need no thousand messages
+)
+_LINE_BYTES_MAX = 1024 * 1024
+_MESSAGE_CHARACTERS = 4096  # of an exception's message: the agent reads the rest from the error file
+
+
+class NoAgent(ConnectionError):
+    """There is no agent to ask: this process was not started by Phalanx, the round is over, or the agent has gone."""
+
+
+def progress(step: int) -> None:
+    """Tell the agent that this worker has come to ``step``. Cheap: at most ten messages a second are sent."""
+    _client().progress(step)
+
+
+def checkpoint_done(step: int) -> None:
+    """Tell the agent that the checkpoint of ``step`` is complete."""
+    _client().notify({"type": "checkpoint", "step": int(step)})
+
+
+def exclude_node(reason: str) -> None:
+    """Tell the agent that this node should not be used further, for a ``reason`` that people will read."""
+    _client().notify({"type": "exclude", "reason": str(reason)[:_MESSAGE_CHARACTERS]})
+
+
+def should_stop() -> bool:
+    """Whether the agent is stopping this worker: save and leave. Stays True. Costs about a microsecond or two."""
+    return _client().should_stop()
+
+
+def exception_recorded(info: dict[str, Any], message: str, error_file: str | None) -> None:
+    """Tell the agent what was just written to the error file; ``info`` is its ``extraInfo``."""
+    place = info["place"]
+    _client().notify(
+        {
+            "type": "exception",
+            "wall_ns": info["wall_ns"],
+            "monotonic_ns": info["monotonic_ns"],
+            "message": message[:_MESSAGE_CHARACTERS],
+            "place": f"{place['file']}:{place['line']}" if place else None,
+            "thread": info["thread"],
+            "error_file": error_file,
+        }
+    )
+
+
+def values() -> RoundValues:
+    """The key-values that the workers of this round share; a new round starts empty."""
+    return RoundValues()
+
+
+class RoundValues:
+    """Small values shared by the workers of one round. Raises ``NoAgent``, or ``ValueError`` for what is refused.
+
+    Keys are texts of up to 1 KiB, values bytes of up to 512 KiB, all values of a round together 16 MiB.
+    """
+
+    def get(self, key: str, *, wait_s: float = 0.0) -> bytes | None:
+        """The value, waiting up to ``wait_s`` seconds for somebody to set it; None if there is none."""
+        return _bytes_of(_client().ask({"type": "get", "key": key, "wait_s": float(wait_s)}, wait_s))
+
+    def set(self, key: str, value: bytes) -> None:
+        """Store ``value``, whatever was there."""
+        _client().ask({"type": "set", "key": key, "value": _base64(value)})
+
+    def add(self, key: str, amount: int = 1) -> int:
+        """Add to a decimal number, which is 0 if there is none yet; returns the sum."""
+        return int(_client().ask({"type": "add", "key": key, "amount": int(amount)}))
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        """Store ``desired`` if the value is ``expected`` (None: if there is none); returns the value afterwards."""
+        expectation = None if expected is None else _base64(expected)
+        request = {"type": "compare_set", "key": key, "expected": expectation, "desired": _base64(desired)}
+        return _bytes_of(_client().ask(request))
+
+    def delete(self, key: str) -> bool:
+        """Remove a value; returns whether there was one."""
+        return bool(_client().ask({"type": "delete", "key": key}))
+
+
+class _Connection:
+    """A greeted connection. Not safe in threads: its user holds it alone."""
+
+    def __init__(self, path: str, timeout_s: float) -> None:
+        import _socket
+
+        self.socket: socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._rest = b""
+        try:
+            self.socket.settimeout(timeout_s)
+            self.socket.connect(path)
+            self.send(
+                {
+                    "v": 1,
+                    "type": "hello",
+                    "local_rank": _number("LOCAL_RANK"),
+                    "rank": _number("RANK"),
+                    "pid": os.getpid(),
+                    "round": _number("PHALANX_ROUND"),
+                },
+                timeout_s,
+            )
+        except BaseException:
+            self.socket.close()
+            raise
+
+    def send(self, message: dict[str, Any], timeout_s: float) -> None:
+        """Send one line, whole or not at all: the connection is of no more use after an exception."""
+        line = encode(message).encode("ascii") + b"\n"
+        if len(line) > _LINE_BYTES_MAX:
+            raise ValueError(f"a message of {len(line)} bytes; {_LINE_BYTES_MAX} are possible")
+        self.socket.settimeout(timeout_s)
+        self.socket.sendall(line)
+
+    def receive(self, timeout_s: float) -> list[dict[str, Any]]:
+        """The messages that are there, waiting for some; raises OSError at the end or when time is over."""
+        import json
+
+        self.socket.settimeout(timeout_s)
+        data = self.socket.recv(65536)
+        if not data:
+            raise NoAgent("the agent closed the channel")
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class _Client:
+    """This process's connections: one for notices, and for each request that is under way one of its own."""
+
+    def __init__(self) -> None:
+        import _thread
+
+        self.pid = os.getpid()
+        self._path = os.environ.get(_PATH, "")
+        self._lock = _thread.allocate_lock()
+        self._notices: _Connection | None = None
+        self._idle: list[_Connection] = []
+        self._retry_at = 0.0
+        self._progress_at = 0.0
+        self._stop = False
+
+    def progress(self, step: int) -> None:
+        now = time.monotonic()
+        if now >= self._progress_at:
+            self._progress_at = now + _PROGRESS_S
+            self.notify({"type": "progress", "step": int(step)})
+
+    def notify(self, message: dict[str, Any]) -> None:
+        """Send if that is possible at once. Never raises, never waits for long."""
+        if not self._path or not self._lock.acquire(timeout=_NOTIFY_S):
+            return
+        try:
+            connection = self._connected()
+            if connection is not None:
+                connection.send(message, _NOTIFY_S)
+        except Exception:  # noqa: BLE001 # a border: training goes on whatever is wrong with the channel
+            self._lose()
+        finally:
+            self._lock.release()
+
+    def should_stop(self) -> bool:
+        if self._stop or not self._path or not self._lock.acquire(False):
+            return self._stop
+        try:
+            connection = self._connected()
+            if connection is not None:
+                for message in connection.receive(0.0):
+                    self._stop = self._stop or message.get("type") == "stop"
+        except BlockingIOError:
+            pass  # nothing was said
+        except Exception:  # noqa: BLE001 # as in notify
+            self._lose()
+        finally:
+            self._lock.release()
+        return self._stop
+
+    def ask(self, request: dict[str, Any], wait_s: float = 0.0) -> Any:
+        """Send a request on a connection of its own and wait for the answer."""
+        if not self._path:
+            raise NoAgent("there is no agent: this process was not started by phalanx")
+        try:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            connection = connection or _Connection(self._path, _ANSWER_S)
+        except OSError as error:
+            raise NoAgent(f"the agent cannot be reached: {error}") from error
+        try:
+            answer = _answer(connection, request, max(wait_s, 0.0) + _ANSWER_S)
+        except BaseException as error:
+            connection.socket.close()
+            if isinstance(error, OSError) and not isinstance(error, NoAgent):
+                raise NoAgent(f"the agent does not answer: {error}") from error
+            raise
+        with self._lock:
+            self._idle.append(connection)
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer["value"]
+
+    def forget(self) -> None:
+        """Close a parent's connections in this forked child, without a word to the agent."""
+        for connection in (self._notices, *self._idle):
+            if connection is not None:
+                connection.socket.close()
+
+    def _connected(self) -> _Connection | None:
+        if self._notices is None and time.monotonic() >= self._retry_at:
+            self._notices = _Connection(self._path, _NOTIFY_S)
+        return self._notices
+
+    def _lose(self) -> None:
+        self._retry_at = time.monotonic() + _RETRY_S
+        if self._notices is not None:
+            self._notices.socket.close()
+            self._notices = None
+
+
+_the_client: _Client | None = None
+
+
+def _client() -> _Client:
+    global _the_client  # noqa: PLW0603 # one per process
+    if _the_client is None or _the_client.pid != os.getpid():
+        if _the_client is not None:
+            _the_client.forget()
+        _the_client = _Client()
+    return _the_client
+
+
+def _answer(connection: _Connection, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    connection.send({"id": 1, **request}, _ANSWER_S)
+    ends_at = time.monotonic() + timeout_s
+    while True:
+        for message in connection.receive(max(ends_at - time.monotonic(), 0.001)):
+            if message.get("type") == "answer":
+                return message
+            if message.get("type") == "refused":
+                raise NoAgent(f"the agent refused: {message.get('reason')}")
+
+
+def _number(variable: str) -> int:
+    try:
+        return int(os.environ[variable])
+    except (KeyError, ValueError):
+        return 0
+
+
+def _base64(value: bytes) -> str:
+    import binascii
+
+    return binascii.b2a_base64(bytes(value), newline=False).decode("ascii")
+
+
+def _bytes_of(value: str | None) -> bytes | None:
+    import binascii
+
+    return None if value is None else binascii.a2b_base64(value)
