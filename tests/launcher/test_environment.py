@@ -25,12 +25,12 @@ def environment_of(local_rank: int, inherited: Mapping[str, str], nproc: int = 4
         inherited,
         settled,
         local_rank,
+        "/run/agent.sock",
         role="trainer",
         run_id="job7",
         max_restarts=5,
         stop_signals="SIGTERM,SIGINT",
         job_token="t0k3n",
-        agent_socket="/run/agent.sock",
     )
 
 

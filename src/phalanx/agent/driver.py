@@ -71,9 +71,7 @@ class Driver:
         self._console = console
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
-        self._tree = ProcessTree(
-            spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process
-        )
+        self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process)
         self._tree_fd: int | None = None
         self._inbox: deque[object] = deque()
         self._pumping = False
@@ -106,7 +104,11 @@ class Driver:
         self._loop.set_exception_handler(self._on_loop_error)
         self._ended: asyncio.Future[Verdict] = self._loop.create_future()
         self._folder = tempfile.mkdtemp(prefix="phalanx-", dir=_short_folder())
-        self._channel = ChannelServer(os.path.join(self._folder, "agent.sock"), self._on_message)
+        self._channel = ChannelServer(
+            os.path.join(self._folder, "agent.sock"),
+            self._on_message,
+            on_refusal=lambda reason: self._console.say(f"a connection of a worker was refused: {reason}"),
+        )
         handled = self._watch_signals()
         try:
             await self._channel.start()
@@ -138,7 +140,7 @@ class Driver:
             return bug_report(self._bug, flight_path)
         cause = verdict.cause
         restarts = self._workers.round.restart_count if self._workers is not None else 0
-        if cause is not None and cause.rank in self._evidence.processes:
+        if self._spec.error_file and cause is not None and cause.rank in self._evidence.processes:
             hand_up(self._evidence.processes[cause.rank], verdict.exit_code, self._spec.error_file)
         return failure_report(
             verdict,
@@ -235,7 +237,9 @@ class Driver:
             self._bug = error
             if self._workers is not None:
                 self._workers.end_at_once(self._spec.grace_s)
-            self._ended.set_result(Verdict(ending=Ending.FAILED, exit_code=EX_BUG, reason="ended by a bug of phalanx"))
+            self._ended.set_result(
+                Verdict(ending=Ending.FAILED, exit_code=EX_BUG, reason="ended by a bug of phalanx")
+            )
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._on_bug(context.get("exception") or RuntimeError(context["message"]), context["message"])
@@ -291,7 +295,9 @@ class Driver:
             return
         name = signal.Signals(command.signal).name
         for local_rank in self._workers.pass_on(command.signal):
-            self._console.say(f"{name} was not passed to local rank {local_rank}, which has no handler for it")
+            self._console.say(
+                f"{name} was not passed to local rank {local_rank}, which has no handler for it"
+            )
 
     def _announce_stop(self, command: AnnounceStop) -> None:
         self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s)

@@ -61,7 +61,9 @@ class Evidence:
 def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
     """The earlier of the channel's message and the error file's own clock reading."""
     recorded = process.record.monotonic_ns
-    signs = [sign for sign in (end.signed_at, recorded / 1e9 if recorded is not None else None) if sign is not None]
+    signs = [
+        sign for sign in (end.signed_at, recorded / 1e9 if recorded is not None else None) if sign is not None
+    ]
     return min(signs, default=None)
 
 
@@ -70,7 +72,11 @@ def _summary(end: Exit, process: ProcessFailure) -> str:
     record = process.record
     if record.problem is None and record.exception_type not in ("", "SystemExit"):
         place = record.script_place or record.place
-        where = f" at {os.path.relpath(place[0]) if _is_below_here(place[0]) else place[0]}:{place[1]}" if place else ""
+        where = (
+            f" at {os.path.relpath(place[0]) if _is_below_here(place[0]) else place[0]}:{place[1]}"
+            if place
+            else ""
+        )
         return f"{_first_line(record.message)}{where}"
     if end.exit_code < 0:
         return f"killed by {_signal_name(-end.exit_code)}"

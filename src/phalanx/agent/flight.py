@@ -36,5 +36,10 @@ class FlightRecord:
         import json
 
         for now, state, event, commands in self._entries:
-            entry = {"at": now, "event": repr(event), "state": state, "commands": [repr(one) for one in commands]}
+            entry = {
+                "at": now,
+                "event": repr(event),
+                "state": state,
+                "commands": [repr(one) for one in commands],
+            }
             yield json.dumps(entry)

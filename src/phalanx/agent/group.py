@@ -257,7 +257,9 @@ class GroupMachine(Machine[GroupState]):
         WorkersExited: {
             GroupState.RUNNING: _exited,
             GroupState.STOPPING: _exited_while_stopping,
-            GroupState.ENDED: Void("the kernel let go of a worker after our bounded wait: it counts as killed"),
+            GroupState.ENDED: Void(
+                "the kernel let go of a worker after our bounded wait: it counts as killed"
+            ),
         },
         ExceptionSeen: {
             GroupState.IDLE: _NO_WORKERS,

@@ -169,6 +169,7 @@ class _KeeperProcess:
         self._link = link
         self._link.setblocking(False)
         self._pidfds: dict[int, int] = {}
+        self._by_pidfd: dict[int, int] = {}
         self._is_over = False
         self._is_done = False
         self._fence_timer: int | None = None
@@ -196,10 +197,12 @@ class _KeeperProcess:
             self._kill_all()
 
     def _take(self, ready: Iterable[int]) -> None:
+        # What the agent said before it died counts: it may have been "done".
+        self._read_packets()
         for fd in ready:
-            # What the agent said before it died counts: it may have been "done".
-            self._read_packets()
             self._is_over |= fd in (self._agent_fd, self._fence_timer)
+            if fd in self._by_pidfd:
+                self._note_end(self._by_pidfd[fd])
 
     def _read_packets(self) -> None:
         while not self._is_over:
@@ -222,6 +225,8 @@ class _KeeperProcess:
                 self._tree.add_known(first, None if second == _UNKNOWN else second)
                 if fds:
                     self._pidfds[first] = fds[0]
+                    self._by_pidfd[fds[0]] = first
+                    self._poller.register(fds[0], select.POLLIN)
             case _Op.FORGET:
                 self._forget(first)
             case _Op.FENCE:
@@ -229,10 +234,20 @@ class _KeeperProcess:
             case _Op.DONE:
                 self._is_over = self._is_done = True
 
+    def _note_end(self, pid: int) -> None:
+        """A worker has ended. Now, for later nobody can tell its session from a stranger's of the same number."""
+        self._tree.ended(pid)
+        self._close_pidfd(pid)
+
     def _forget(self, pid: int) -> None:
         self._tree.forget(pid)
+        self._close_pidfd(pid)
+
+    def _close_pidfd(self, pid: int) -> None:
         fd = self._pidfds.pop(pid, None)
         if fd is not None:
+            del self._by_pidfd[fd]
+            self._poller.unregister(fd)
             os.close(fd)
 
     def _set_fence(self, deadline_ns: int) -> None:
@@ -247,10 +262,8 @@ class _KeeperProcess:
         give_up_at = time.monotonic() + KILL_FOR_S
         empty_scans = 0
         while empty_scans < 2 and time.monotonic() < give_up_at:
-            for pid, fd in self._pidfds.items():
-                if has_ended(fd):
-                    # Until the agent's death the number was kept by the agent, who alone could reap.
-                    self._tree.ended(pid)
+            for pid in [pid for pid, fd in self._pidfds.items() if has_ended(fd)]:
+                self._note_end(pid)
             self._tree.send(signal.SIGKILL)
             empty_scans = empty_scans + 1 if self._tree.is_empty else 0
             if not self._tree.is_empty:

@@ -196,7 +196,10 @@ class AgentMachine(Machine[AgentState]):
         if isinstance(decision, GiveUp):
             return self._end(judge(event.failures, reason=decision.reason))
         self._budget = decision.budget
-        return [Say(f"{decision.reason}; starting all {self._nproc} workers anew"), *self._next_round(decision.reason)]
+        return [
+            Say(f"{decision.reason}; starting all {self._nproc} workers anew"),
+            *self._next_round(decision.reason),
+        ]
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         return [PassOn(event.signal)]
@@ -215,13 +218,17 @@ class AgentMachine(Machine[AgentState]):
     def _stopped(self) -> Verdict:
         assert self._asked is not None, "a job is stopped because somebody asked"
         signal = self._asked.signal
-        return Verdict(ending=Ending.STOPPED, exit_code=128 + signal, reason=f"stopped by {Signals(signal).name}")
+        return Verdict(
+            ending=Ending.STOPPED, exit_code=128 + signal, reason=f"stopped by {Signals(signal).name}"
+        )
 
     def _judge_after_stop(self, failures: Sequence[Failure]) -> Verdict:
         """A failure that came before the request is still the end of the job, unless it would have been retried."""
         own = [one for one in failures if not one.is_collateral]
         if own and isinstance(decide(own, self._budget), GiveUp):
-            return judge(failures, reason=f"{describe(own[0])} before {Signals(self._asked_signal()).name} arrived")
+            return judge(
+                failures, reason=f"{describe(own[0])} before {Signals(self._asked_signal()).name} arrived"
+            )
         return self._stopped()
 
     def _asked_signal(self) -> int:
@@ -236,9 +243,13 @@ class AgentMachine(Machine[AgentState]):
 
     def check(self) -> None:
         assert self._budget.charged <= self._budget.max_restarts, "the budget is overdrawn"
-        assert (self.verdict is not None) == (self.state is AgentState.ENDED), "a verdict is the end, and the end has one"
+        assert (self.verdict is not None) == (self.state is AgentState.ENDED), (
+            "a verdict is the end, and the end has one"
+        )
         live = self.group.live and self.group.state is not GroupState.ENDED
-        assert not live or self.state in (AgentState.RUNNING, AgentState.LEAVING), "workers run only in a round"
+        assert not live or self.state in (AgentState.RUNNING, AgentState.LEAVING), (
+            "workers run only in a round"
+        )
 
     _EARLY = Void("no round has settled, so no worker exists")
     _LATE = Void("this round's workers are gone; only evidence of them is still read")

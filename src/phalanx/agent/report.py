@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.verdict import Ending, Failure, Verdict
-from phalanx.errors import ChildFailedError, ProcessFailure
+from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, get_error_handler
 
 __all__ = ["TAIL_BYTES_MAX", "bug_report", "failure_report", "hand_up", "save_flight"]
 
@@ -68,7 +68,10 @@ def _tail(stderr_tail: bytes, failure: ProcessFailure, *, rank: int) -> list[str
         text = "\n".join(text.splitlines()[-TAIL_LINES_BESIDE_TRACEBACK:])
     if not text:
         return []
-    return [f"phalanx: last lines of rank {rank}'s standard error:", *(f"  {line}" for line in text.splitlines())]
+    return [
+        f"phalanx: last lines of rank {rank}'s standard error:",
+        *(f"  {line}" for line in text.splitlines()),
+    ]
 
 
 def _last_line(verdict: Verdict, cause: Failure, *, name: str) -> str:
@@ -98,7 +101,22 @@ def save_flight(flight: FlightRecord, folder: str | None) -> str | None:
     return path
 
 
-def hand_up(process: ProcessFailure, exit_code: int, error_file: str | None) -> None:
+def hand_up(process: ProcessFailure, exit_code: int, error_file: str) -> None:
     """Copy the first failure's error file to the launcher's own, for the scheduler above (torchelastic does this)."""
-    if error_file:
-        dump_error_file(process, error_file, exit_code)
+    if process.record.problem is not None:
+        return
+    handler = get_error_handler()
+    if handler._get_error_file_path() != error_file:
+        handler = _HandlerFor(error_file)
+    handler.dump_error_file(process.error_file, exit_code)
+
+
+class _HandlerFor(ErrorHandler):
+    """Writes to the file that was named on the command line instead of the one in the environment."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def _get_error_file_path(self) -> str:
+        return self._path

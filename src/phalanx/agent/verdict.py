@@ -11,7 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["EX_BUG", "EX_UNAVAILABLE", "Ending", "Failure", "Verdict", "exit_status", "first_failure", "judge"]
+__all__ = [
+    "EX_BUG",
+    "EX_UNAVAILABLE",
+    "Ending",
+    "Failure",
+    "Verdict",
+    "exit_status",
+    "first_failure",
+    "judge",
+]
 
 EX_BUG = 70  # sysexits.h EX_SOFTWARE
 EX_UNAVAILABLE = 75  # sysexits.h EX_TEMPFAIL: no round could be formed
@@ -94,5 +103,9 @@ def judge(failures: Iterable[Failure], *, reason: str) -> Verdict:
     if cause is None:
         raise AssertionError("a failed job has at least one failure")
     return Verdict(
-        ending=Ending.FAILED, exit_code=exit_status(cause.exit_code), cause=cause, failures=everyone, reason=reason
+        ending=Ending.FAILED,
+        exit_code=exit_status(cause.exit_code),
+        cause=cause,
+        failures=everyone,
+        reason=reason,
     )

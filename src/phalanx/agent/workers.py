@@ -64,7 +64,9 @@ class Workers:
         """
         prepared = [one for one, pid in self.pids.items() if _is_prepared_for(pid, number)]
         reached = self._context.send_signal(signal.Signals(number), prepared)
-        return [one for one, pid in self.pids.items() if one not in reached and os.path.exists(f"/proc/{pid}/fd")]
+        return [
+            one for one, pid in self.pids.items() if one not in reached and os.path.exists(f"/proc/{pid}/fd")
+        ]
 
     def failure(self, local_rank: int) -> ProcessFailure:
         """What is known of a worker that failed."""
@@ -95,7 +97,8 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
     prefixes = {one: text for one in ranks if (text := spec.log_line_prefix(settled, one)) is not None}
     arguments = {one: spec.arguments(one) for one in ranks}
     environments = {one: spec.environment(settled, one, channel_path) for one in ranks}
-    filters = (list(spec.duplicate_stdout_filters) or None, list(spec.duplicate_stderr_filters) or None)
+    stdout_filters = list(spec.duplicate_stdout_filters) or None
+    stderr_filters = list(spec.duplicate_stderr_filters) or None
     if isinstance(spec.entrypoint, str):
         return SubprocessContext(
             spec.role,
@@ -104,7 +107,8 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
             environments,
             spec.logs,
             prefixes or None,
-            *filters,
+            duplicate_stdout_filters=stdout_filters,
+            duplicate_stderr_filters=stderr_filters,
             tree=tree,
         )
     from phalanx.multiprocessing.functions import MultiprocessContext
@@ -117,8 +121,8 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
         spec.start_method,
         spec.logs,
         prefixes or None,
-        duplicate_stdout_filters=filters[0],
-        duplicate_stderr_filters=filters[1],
+        duplicate_stdout_filters=stdout_filters,
+        duplicate_stderr_filters=stderr_filters,
         tree=tree,
     )
 

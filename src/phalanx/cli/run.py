@@ -30,9 +30,14 @@ def main(words: Sequence[str]) -> int:
         return 0
     values = launch_values(line, os.environ)
 
-    from phalanx.launcher import run_command
+    # All of the agent is imported here: a mistake above costs none of it.
+    from phalanx.launcher import RunOptions, run_command
+    from phalanx.multiprocessing.logs import LogDirError
 
-    return run_command(**values)
+    try:
+        return run_command(RunOptions(**values))
+    except LogDirError as reason:  # the folder was fine a moment ago
+        raise UsageError(f"--log-dir: {reason}") from None
 
 
 def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:

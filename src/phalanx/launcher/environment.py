@@ -23,13 +23,13 @@ def worker_environment(
     inherited: Mapping[str, str],
     settled: Round,
     local_rank: int,
+    agent_socket: str,
     *,
     role: str,
     run_id: str,
     max_restarts: int,
     stop_signals: str,
     job_token: str,
-    agent_socket: str,
     error_handler: str | None = None,
 ) -> dict[str, str]:
     """What one worker's environment has beyond the launcher's own, which is ``inherited``."""

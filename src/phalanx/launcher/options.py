@@ -1,0 +1,57 @@
+"""What a user asked for, resolved: one frozen record between any front end and the launcher.
+
+A front end (the command line today, a configuration file or Python tomorrow) finds the values, checks what can be
+checked before anything starts, and fills this in. Nothing below it knows where a value came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phalanx.multiprocessing.std import Std
+
+__all__ = ["RunOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """A job as it was asked for. Times in seconds, sizes in bytes; names and meanings are torchrun's where it has them."""
+
+    entrypoint: str
+    """A script's path, a module's name, or a program, as ``module`` and ``no_python`` say."""
+    args: tuple[str, ...]
+    module: bool
+    no_python: bool
+    nproc: int
+    min_nodes: int
+    max_nodes: int
+    run_id: str | None
+    role: str
+    max_restarts: int
+    start_method: str
+    log_dir: str | None
+    """None: a new temporary folder; ``/dev/null``: no log files at all."""
+    redirects: Std | dict[int, Std]
+    tee: Std | dict[int, Std]
+    local_ranks_filter: set[int] | None
+    duplicate_stdout_filters: tuple[str, ...]
+    duplicate_stderr_filters: tuple[str, ...]
+    log_line_prefix_template: str | None
+    stderr_tail: int
+    log_max_size: int | None
+    stop_signals: tuple[int, ...]
+    pass_signals: tuple[int, ...]
+    grace_s: float
+    master_addr: str | None
+    master_port: int | None
+    local_addr: str | None
+    rdzv_backend: str
+    rdzv_endpoint: str
+    rdzv_conf: Mapping[str, str] = field(default_factory=dict)
+    standalone: bool
+    error_file: str | None
+    error_handler: str | None = None
+    """``module:name`` of the error handler for workers, or the name of an entry point that has it."""

@@ -1,0 +1,26 @@
+"""Names of plug-ins, and how they become code. Entry points are read only when a name was given.
+
+``phalanx.error_handlers``: name → an ``ErrorHandler`` subclass, or a callable without arguments that makes one. It is
+the *agent* that reads entry points: workers get ``module:name``, because reading them costs tens of milliseconds in
+each of hundreds of processes.
+"""
+
+from __future__ import annotations
+
+__all__ = ["ERROR_HANDLERS", "resolve_error_handler"]
+
+ERROR_HANDLERS = "phalanx.error_handlers"
+
+
+def resolve_error_handler(name: str) -> str:
+    """``module:name`` for workers, from the same or from the name of an entry point. Raises ``ValueError``."""
+    if ":" in name:
+        return name
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=ERROR_HANDLERS)
+    for one in found:
+        if one.name == name:
+            return one.value
+    known = ", ".join(sorted({one.name for one in found})) or "none is installed"
+    raise ValueError(f"no error handler is called {name!r} (entry points of {ERROR_HANDLERS}: {known})")
