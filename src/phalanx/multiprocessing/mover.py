@@ -14,11 +14,11 @@ import time
 from collections.abc import Sequence
 
 from phalanx.multiprocessing.console import Console
-from phalanx.multiprocessing.inotify import MODIFIED, OVERFLOW, Inotify
+from phalanx.multiprocessing.inotify import CREATED, MODIFIED, OVERFLOW, Inotify
 from phalanx.multiprocessing.outlets import Outlet
 from phalanx.multiprocessing.sources import FollowedFile, Source
 
-__all__ = ["Mover", "Stream"]
+__all__ = ["LOOK_S", "Mover", "Stream"]
 
 # Fits the second-level cache together with the lines made of it: twice as fast as 1 MiB here.
 _CHUNK = 256 << 10
@@ -27,7 +27,7 @@ _CHUNKS_PER_TURN = 4
 # After a turn that moved little the mover rests: a worker that writes each word by itself then costs one
 # wake-up per rest, not one per word. Far below the 50 ms that a line may take to the screen.
 _REST_S, _LITTLE = 0.004, 64 << 10
-_LOOK_S = 0.1  # where inotify fails; torchelastic's interval
+LOOK_S = 0.1  # where inotify fails; torchelastic's interval
 
 
 class Stream:
@@ -91,8 +91,9 @@ class Stream:
 class Mover:
     """All streams of a worker group; ``waker`` is a descriptor that ends a sleeping turn early."""
 
-    def __init__(self, waker: int) -> None:
+    def __init__(self, waker: int, *, look_s: float = LOOK_S) -> None:
         self._waker = waker
+        self._look_s = look_s
         self._selector = selectors.DefaultSelector()
         self._selector.register(waker, selectors.EVENT_READ)
         self._streams: dict[Stream, None] = {}  # in the order of their coming; so are the next two
@@ -104,7 +105,10 @@ class Mover:
             Console, int
         ] = {}  # what each must have written before all ended workers' bytes are out
         self._inotify: Inotify | None = None
-        self._watched: dict[int, Stream] = {}
+        self._watched: dict[
+            int, list[Stream]
+        ] = {}  # by inotify's number of a file, or of a folder it is to appear in
+        self._absent: set[Stream] = set()
         self._unwatched: list[Stream] = []
         self._looks_at = 0.0
 
@@ -120,7 +124,7 @@ class Mover:
         self._streams[stream] = self._pending[stream] = None
         self._consoles.update(stream.consoles)
         if isinstance(stream.source, FollowedFile):
-            self._watch(stream, stream.source.path)
+            self._watch(stream)
         else:
             self._selector.register(stream.source, selectors.EVENT_READ, stream)
 
@@ -144,7 +148,7 @@ class Mover:
             else:
                 os.read(self._waker, 4096)
         if self._unwatched and time.monotonic() >= self._looks_at:
-            self._looks_at = time.monotonic() + _LOOK_S
+            self._looks_at = time.monotonic() + self._look_s
             self._pending.update(dict.fromkeys(self._unwatched))
         self._resume()
         moved = sum(self._serve(stream) for stream in list(self._pending))
@@ -206,22 +210,37 @@ class Mover:
             self._unregister(stream)
         stream.close()
 
-    def _watch(self, stream: Stream, path: str) -> None:
+    def _watch(self, stream: Stream) -> None:
+        """Have the kernel tell of writes to the stream's file, or of the file's appearance."""
+        assert isinstance(stream.source, FollowedFile)
+        path = stream.source.path
         try:
             if self._inotify is None:
                 self._inotify = Inotify()
                 self._selector.register(self._inotify, selectors.EVENT_READ, self._inotify)
-            self._watched[self._inotify.watch(path, MODIFIED)] = stream
+            try:
+                watch = self._inotify.watch(path, MODIFIED)
+            except FileNotFoundError:
+                watch = self._inotify.watch(os.path.dirname(os.path.abspath(path)), CREATED)
+                self._absent.add(stream)
         except OSError:
             self._unwatched.append(stream)
+        else:
+            self._watched.setdefault(watch, []).append(stream)
 
     def _note(self, happened: dict[int, int]) -> None:
+        """Take inotify's events: these streams may have something to read, and files may have appeared."""
         if any(mask & OVERFLOW for mask in happened.values()):
             happened = dict.fromkeys(self._watched, MODIFIED)
         for watch in happened:
-            stream = self._watched.get(watch)
-            if stream is not None and stream in self._streams:
+            for stream in self._watched.get(watch, [])[:]:
+                if stream not in self._streams:
+                    continue
                 self._pending[stream] = None
+                if stream in self._absent:
+                    self._absent.discard(stream)
+                    self._watched[watch].remove(stream)
+                    self._watch(stream)
 
     def _resume(self) -> None:
         for stream in [stream for stream in self._paused if not stream.blocked]:

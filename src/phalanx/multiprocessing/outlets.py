@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from phalanx.multiprocessing.console import Console
 from phalanx.multiprocessing.lines import LineAssembler, matching, prefixed, printable
@@ -90,17 +90,26 @@ class MatchingLines:
 
 
 class LineOutlet(Outlet):
-    """Shows whole lines with the worker's prefix on a console, and gives them to the filtered file."""
+    """Shows whole lines with the worker's prefix on a console, and gives them to the filtered file.
 
-    __slots__ = ("_assembler", "_console", "_filtered", "_prefix")
+    ``select`` takes a block of whole lines and returns those that count.
+    """
+
+    __slots__ = ("_assembler", "_console", "_filtered", "_prefix", "_select")
 
     def __init__(
-        self, prefix: str, *, console: Console | None, filtered: MatchingLines | None = None
+        self,
+        prefix: str,
+        *,
+        console: Console | None,
+        filtered: MatchingLines | None = None,
+        select: Callable[[bytes], bytes] | None = None,
     ) -> None:
         self._assembler = LineAssembler()
         self._prefix = LinePrefix(prefix)
         self._console = console
         self._filtered = filtered
+        self._select = select
 
     def take(self, chunk: bytes) -> None:
         """Show the lines that it completes."""
@@ -116,6 +125,8 @@ class LineOutlet(Outlet):
         if not lines and not is_live:
             return
         lines = printable(lines)
+        if self._select is not None and lines:
+            lines = self._select(lines)
         prefix = self._prefix.now()
         if self._filtered is not None and lines:
             self._filtered.add(lines, prefix)

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from phalanx.multiprocessing.mover import Mover, Stream
+from phalanx.multiprocessing.mover import LOOK_S, Mover, Stream
 
 __all__ = ["LogPump"]
 
@@ -23,11 +23,14 @@ _JOIN_S = 5.0
 
 
 class LogPump:
-    """Moves streams in a daemon thread until it is closed. Without a stream there is no thread."""
+    """Moves streams in a daemon thread until it is closed. Without a stream there is no thread.
 
-    def __init__(self) -> None:
+    ``look_s`` is how often followed files are looked at where inotify fails.
+    """
+
+    def __init__(self, *, look_s: float = LOOK_S) -> None:
         self._read_end, self._write_end = _open_waker()
-        self._mover = Mover(self._read_end)
+        self._mover = Mover(self._read_end, look_s=look_s)
         self._requests: deque[Callable[[], None]] = deque()
         self._condition = threading.Condition()
         self._ends_asked = self._ends_seen = self._ends_drained = 0

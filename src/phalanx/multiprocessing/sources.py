@@ -39,23 +39,36 @@ class Source:
 
 
 class FollowedFile(Source):
-    """A file that others append to. When it was cut short (log rotation by copying), it is read from its start."""
+    """A file that others append to; it may appear later.
+
+    When it was cut short (log rotation by copying), it is read from its start.
+    """
 
     __slots__ = ("_place", "path")
 
     def __init__(self, path: str) -> None:
-        super().__init__(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        super().__init__(-1)
         self.path = path
         self._place = 0
 
     def read(self, size: int) -> bytes:
         """Return what was appended; a file never ends."""
+        if self._fd < 0:
+            try:
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return NOTHING
         chunk = os.read(self._fd, size)
         if not chunk and self._place and os.fstat(self._fd).st_size < self._place:
             self._place = os.lseek(self._fd, 0, os.SEEK_SET)
             chunk = os.read(self._fd, size)
         self._place += len(chunk)
         return chunk
+
+    def close(self) -> None:
+        """Close the file if it was there."""
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 class PipeSource(Source):
