@@ -1,0 +1,195 @@
+"""Case 1: whoever reads only the launcher's last words learns which rank failed, of what, and where."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from tests.system.launch import Launch, Script
+
+BAD_BATCH = """
+    import os, time
+
+    def fit(step):
+        raise ValueError("bad batch 17")
+
+    if os.environ["RANK"] == "1":
+        fit(3)
+    time.sleep(1000)
+"""
+LINE_OF_RAISE = 4
+
+
+@pytest.mark.parametrize("streams", [(), ("-r", "3"), ("-t", "3")], ids=["plain", "redirected", "teed"])
+def test_an_exception_is_in_the_summary_with_its_rank_and_place(
+    launch: Launch, script: Script, tmp_path: Path, streams: tuple[str, ...]
+) -> None:
+    train = script(BAD_BATCH)
+
+    job = launch("--standalone", "--nproc-per-node", 2, "--log-dir", tmp_path / "logs", *streams, train)
+
+    assert job.wait() == 1
+    summary = job.summary
+    assert "rank" in summary
+    assert "1 (local_rank: 1)" in summary
+    assert "ValueError" in summary
+    assert "bad batch 17" in summary
+    assert f'train.py", line {LINE_OF_RAISE}' in summary or f"train.py:{LINE_OF_RAISE}" in summary
+    assert "phalanx/" not in summary, "frames of the launcher's own files are no help to the user"
+
+
+def test_a_failure_prints_no_traceback_of_the_launcher(launch: Launch, script: Script) -> None:
+    job = launch("--standalone", "--nproc-per-node", 2, script("import os; os._exit(3)"))
+
+    assert job.wait() == 3
+    assert job.summary
+    assert b"Traceback" not in job.stderr
+
+
+def test_the_first_of_two_failures_is_the_root_cause(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import os, signal, time
+        from telling import tell
+
+        def late(*_):
+            raise KeyError("second failure")
+
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, late)
+            tell("ready")
+            time.sleep(1000)
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        raise ValueError("first failure")
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+    job.told("ready")
+    (job.folder / "go").touch()
+
+    assert job.wait() == 1
+    root_cause = job.summary.partition("Root Cause")[2]
+    assert "first failure" in root_cause
+    assert "second failure" not in root_cause
+
+
+def test_an_exception_in_a_thread_that_ends_the_process_is_in_the_summary(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, threading
+
+        def load():
+            raise OSError("shard 9 is gone")
+
+        thread = threading.Thread(target=load, name="loader")
+        thread.start()
+        thread.join()
+        os._exit(4)
+        """
+    )
+    job = launch("--standalone", train)
+
+    assert job.wait() == 4
+    assert "shard 9 is gone" in job.summary
+
+
+def test_the_python_stack_of_a_native_crash_is_in_the_summary(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import ctypes
+
+        def native_kernel():
+            ctypes.string_at(0)
+
+        native_kernel()
+        """
+    )
+    job = launch("--standalone", train)
+
+    assert job.wait() == 128 + signal.SIGSEGV
+    assert "SIGSEGV" in job.summary
+    assert "native_kernel" in job.summary
+
+
+@pytest.mark.parametrize("streams", [(), ("-r", "3"), ("-t", "3")], ids=["plain", "redirected", "teed"])
+def test_the_last_stderr_of_a_program_that_is_not_python_is_in_the_summary(
+    launch: Launch, tmp_path: Path, streams: tuple[str, ...]
+) -> None:
+    job = launch(
+        *("--standalone", "--log-dir", tmp_path / "logs", *streams, "--no-python"),
+        *("sh", "-c", "echo disk on fire >&2; exit 3"),
+    )
+
+    assert job.wait() == 3
+    assert "disk on fire" in job.summary
+
+
+def test_without_a_stderr_tail_the_worker_inherits_stderr_and_the_summary_does_not_repeat_it(
+    launch: Launch,
+) -> None:
+    job = launch(
+        "--standalone", "--stderr-tail", 0, "--no-python", "sh", "-c", "echo disk on fire >&2; exit 3"
+    )
+
+    assert job.wait() == 3
+    assert job.stderr.count(b"disk on fire") == 1
+    assert "disk on fire" not in job.summary
+
+
+def test_the_launchers_own_error_file_gets_the_root_cause(
+    launch: Launch, script: Script, tmp_path: Path
+) -> None:
+    outer = tmp_path / "outer.json"
+
+    job = launch(
+        *("--standalone", "--nproc-per-node", 2, script(BAD_BATCH)),
+        env={"TORCHELASTIC_ERROR_FILE": str(outer)},
+    )
+
+    assert job.wait() == 1
+    assert json.loads(outer.read_text())["message"]["message"] == "ValueError: bad batch 17"
+
+
+# A worker may leave anything where its error file should be: the job's end is the worker's exit code all the same.
+LEFT_BEHIND = {
+    "nothing at all": "pass",
+    "an empty file": "open(path, 'w').close()",
+    "half of a JSON text": "open(path, 'w').write('{\"message\": {\"mess')",
+    "a JSON list": "open(path, 'w').write('[1, 2]')",
+    "JSON null inside": "open(path, 'w').write('{\"message\": null}')",
+    "deeply nested JSON": "open(path, 'w').write('[' * 100_000)",
+    "binary": "open(path, 'wb').write(bytes(range(256)) * 100)",
+    "30 MB": "open(path, 'w').write('x' * 30_000_000)",
+    "a folder": "os.mkdir(path)",
+    "a pipe that nobody writes to": "os.mkfifo(path)",
+    "a link to an endless file": "os.symlink('/dev/zero', path)",
+}
+
+
+@pytest.mark.parametrize("leave", LEFT_BEHIND.values(), ids=LEFT_BEHIND)
+def test_a_malformed_error_file_costs_neither_the_restart_nor_the_exit_code(
+    launch: Launch, script: Script, leave: str
+) -> None:
+    train = script(
+        f"""
+        import os
+        from telling import tell
+
+        path = os.environ["TORCHELASTIC_ERROR_FILE"]
+        {leave}
+        tell("left")
+        os._exit(7)
+        """
+    )
+    job = launch("--standalone", "--max-restarts", 1, train)
+
+    assert job.wait() == 7
+    assert [event.restart for event in job.told("left", 2)] == [0, 1]
+    assert job.summary
+    assert b"Traceback" not in job.stderr
+    assert len(job.stderr) < 200_000, "a huge error file is not printed"

@@ -1,0 +1,58 @@
+"""Case 3: USR1 and USR2 to the launcher are warnings for the workers, and stop nothing."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tests.system.launch import Launch, Script
+
+
+def listener(number: signal.Signals) -> str:
+    return f"""
+        import signal, time
+        from telling import tell
+
+        signal.signal(signal.{number.name}, lambda *_: tell("warned"))
+        tell("ready")
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            time.sleep(0.1)
+        """
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
+def test_each_rank_is_warned_once_and_comes_to_its_normal_end(
+    launch: Launch, script: Script, number: signal.Signals
+) -> None:
+    job = launch("--standalone", "--nproc-per-node", 2, script(listener(number)))
+    job.told("ready", 2)
+
+    job.send(number)
+
+    assert job.wait() == 0
+    assert sorted(event.rank for event in job.told("warned", 2)) == [0, 1]
+
+
+def test_a_rank_that_does_not_listen_is_spared_and_named(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import os, signal, time
+        from telling import tell
+
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
+        tell("ready")
+        until = time.monotonic() + 4
+        while time.monotonic() < until:
+            time.sleep(0.1)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+    job.told("ready", 2)
+
+    job.send(signal.SIGUSR1)
+
+    assert job.wait() == 0
+    assert [event.rank for event in job.told("warned")] == [0]
+    assert b"SIGUSR1" in job.stderr
