@@ -55,6 +55,9 @@ def _explain(local_rank: int, command: str, environment: dict[str, str], error: 
     if path is None:
         reason, advice = "not found", "give a path (./name for the current folder) or a name on PATH"
         return SpawnError(local_rank, command, reason, advice=advice, exit_code=NOT_FOUND)
+    if not os.path.exists(path):
+        reason, advice = "not found", f"{path} is a link to {os.readlink(path)!r}, which does not exist"
+        return SpawnError(local_rank, command, reason, advice=advice, exit_code=NOT_FOUND)
     if os.path.isdir(path):
         reason, advice = "it is a folder", "give the file to run"
     elif not os.access(path, os.X_OK) and error.errno == errno.EACCES:

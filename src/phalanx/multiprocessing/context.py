@@ -113,6 +113,7 @@ class PContext(abc.ABC):
             or os.urandom(16).hex()
         )
         self.tree = tree if tree is not None else ProcessTree(self.job)
+        self._owns_tree = tree is None
         self.return_values: dict[int, Any] = {}
         self._streams = WorkerStreams(
             logs,
@@ -227,8 +228,10 @@ class PContext(abc.ABC):
         self._exit_codes[local_rank] = self._unreported[local_rank] = self._conclude(local_rank, code)
         self._streams.worker_ended(local_rank)
 
-    def _conclude(self, _local_rank: int, code: int) -> int:
+    def _conclude(self, local_rank: int, code: int) -> int:
         """Take in what an ended worker left, and return the exit code that counts."""
+        if code == 0:
+            self.return_values[local_rank] = None  # a command has none; torchelastic's result says so by rank
         return code
 
     def send_signal(self, signum: int, local_ranks: Collection[int] | None = None) -> list[int]:
@@ -283,7 +286,8 @@ class PContext(abc.ABC):
         self._live.clear()
         if self._epoll is not None:
             self._epoll.close()
-        self.tree.close()
+        if self._owns_tree:
+            self.tree.close()
 
     # Synchronous, as torchelastic's
 
@@ -291,7 +295,8 @@ class PContext(abc.ABC):
         """Wait for the group's end, ``timeout`` seconds (negative: for ever; 0: only look); None when time ran out.
 
         The group ends when all workers have, or at the first failure: the others are then stopped as by ``close()``.
-        Returns within milliseconds of the event; ``period`` is torchelastic's polling interval and has no meaning here.
+        Workers that were stopped are no failures, whatever their exit codes. Returns within milliseconds of the event;
+        ``period`` is torchelastic's polling interval and has no meaning here.
         """
         del period
         give_up_at = None if timeout < 0 else time.monotonic() + timeout
@@ -307,13 +312,16 @@ class PContext(abc.ABC):
     def _look(self) -> RunProcsResult | None:
         if self._result is not None:
             return self._result
-        running = self.collect()
-        failed = sorted(local_rank for local_rank, code in self._exit_codes.items() if code != 0)
-        if running and not failed:
+        if self.collect() and not any(self._exit_codes.values()):
             return None
         self.close()
+        failed = [
+            local_rank
+            for local_rank, code in sorted(self._exit_codes.items())
+            if code != 0 and local_rank not in self._stopper.asked
+        ]
         self._result = RunProcsResult(
-            return_values={} if failed else self.return_values,
+            return_values={} if failed else dict(sorted(self.return_values.items())),
             failures={local_rank: self.failure(local_rank) for local_rank in failed},
             stdouts=self.stdouts,
             stderrs=self.stderrs,

@@ -55,17 +55,22 @@ class Workers(Protocol):
 
 
 class Stopper:
-    """Drives one stop to its end. ``run`` may be interrupted by an exception of a signal handler and called again."""
+    """Drives one stop to its end.
+
+    ``asked``: the local ranks that ran when they were asked to stop: how they ended is no fault of theirs. ``stuck``:
+    the processes that SIGKILL did not end.
+    """
 
     def __init__(self, machine: StopMachine, workers: Workers, tree: ProcessTree) -> None:
         self.machine = machine
         self._workers = workers
         self._tree = tree
         self._inbox: deque[object] = deque()
+        self.asked: set[int] = set()
         self.stuck: list[JobProcess] = []
 
     def run(self, event: object) -> None:
-        """Take ``event`` and go on until the machine has ended; ``stuck`` then names who could not be killed.
+        """Take ``event`` and go on until the machine has ended.
 
         A signal handler that raises (Ctrl-C) means "faster", not "leave them alone": the stop goes on with what is
         left of the grace, and the exception is raised at its end.
@@ -94,7 +99,7 @@ class Stopper:
     def _perform(self, command: Command) -> None:
         match command:
             case SignalWorkers(signum):
-                self._workers.send_signal(signum)
+                self.asked.update(self._workers.send_signal(signum))
             case SignalTree(signum):
                 self._tree.send(signum)
                 if self._tree.is_empty:

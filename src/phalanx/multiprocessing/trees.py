@@ -27,6 +27,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = "ZX"
 _STAT_BYTES = 1024  # one line of about 300 bytes
 _PR_SET_CHILD_SUBREAPER = 36
+# A process has 1024 descriptors by default, and 256 workers use most of them. The rest of a larger tree is watched
+# after the scan that follows the end of these.
+_WATCHED_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class ProcessTree:
         self._roots.pop(pid, None)
 
     def members(self) -> list[JobProcess]:
-        """Scan for the live processes of the job, without this one, spared ones and zombies; watch them by ``fileno()``."""
+        """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
         members = [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
             for stat in self._closure(_read_all())
@@ -155,7 +158,7 @@ class ProcessTree:
         return self._epoll.fileno()
 
     def all_ended(self) -> bool:
-        """Whether everyone whom the last scan found has ended: time for another scan. Quiets ``fileno()`` if not.
+        """Whether those whom the last scan found have ended: time for another scan. Quiets ``fileno()`` if not.
 
         A scan per death would read all of /proc 256 times for 256 workers; one per generation is enough, for who is
         born meanwhile is found by the next one.
@@ -254,6 +257,8 @@ class ProcessTree:
         for key in self._watched.keys() - wanted:
             self._unwatch(key)
         for key in wanted - self._watched.keys():
+            if len(self._watched) >= _WATCHED_AT_ONCE:
+                break
             fd = _open_checked(*key)
             if fd is not None:
                 self._watched[key] = fd

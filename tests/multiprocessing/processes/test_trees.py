@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.trees import ProcessTree, start_ticks_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trees are read from /proc")
+
+Soon = Callable[..., None]
+Sleepers = Callable[[], list[int]]
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Start a shell script in a session of its own, as a worker starts; killed and reaped at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def run(script: str, **environment: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            ["sh", "-c", script], start_new_session=True, stdin=subprocess.PIPE, env={**os.environ, **environment}
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def tree() -> Iterator[ProcessTree]:
+    tree = ProcessTree("this-job")
+    time.sleep(2 * TICK_S)
+    yield tree
+    tree.close()
+
+
+def pids(tree: ProcessTree) -> set[int]:
+    return {member.pid for member in tree.members()}
+
+
+def test_children_of_a_worker_are_members_by_descent(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
+) -> None:
+    worker = start(f"sleep {nap} & setsid sleep {nap} & wait")
+    tree.add(worker.pid)
+    soon(lambda: len(sleepers()) == 2)
+
+    assert pids(tree) == {worker.pid, *sleepers()}
+
+
+def test_an_orphan_in_a_session_of_its_own_is_known_by_its_mark(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
+) -> None:
+    worker = start(f"(setsid sleep {nap} &) ; exit 0", PHALANX_JOB="this-job")
+    tree.add(worker.pid)
+    worker.wait()
+    tree.ended(worker.pid)
+    soon(lambda: len(sleepers()) == 1)
+
+    assert pids(tree) == set(sleepers())
+
+
+def test_an_orphan_without_the_mark_is_known_by_the_session_of_its_dead_worker(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
+) -> None:
+    worker = start(f"(env -u PHALANX_JOB sleep {nap} &) ; read line", PHALANX_JOB="this-job")
+    tree.add(worker.pid)
+    soon(lambda: len(sleepers()) == 1)
+    time.sleep(2 * TICK_S)
+    worker.communicate(b"\n", timeout=30)
+    tree.ended(worker.pid)
+
+    assert pids(tree) == set(sleepers())
+
+
+@pytest.mark.parametrize("mark", ["that-job", "this-job-too", "this-jo", ""])
+def test_a_process_of_another_job_is_no_member_and_gets_no_signal(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, mark: str, nap: str, soon: Soon, sleepers: Sleepers
+) -> None:
+    bystander = start(f"sleep {nap} & wait", PHALANX_JOB=mark)
+    soon(lambda: len(sleepers()) == 1)
+
+    assert tree.members() == []
+    assert tree.send(signal.SIGKILL) == []
+    assert bystander.poll() is None
+
+
+def test_a_stranger_who_got_the_number_of_a_worker_is_no_member(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+) -> None:
+    stranger = start("read line")
+    ticks = start_ticks_of(stranger.pid)
+    assert ticks is not None
+    tree.add_known(stranger.pid, ticks - 1)
+
+    assert tree.members() == []
+    assert tree.send(signal.SIGKILL) == []
+
+
+def test_a_strangers_session_that_got_the_number_of_a_dead_worker_is_no_session_of_ours(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, nap: str, soon: Soon, sleepers: Sleepers
+) -> None:
+    stranger = start(f"read line; sleep {nap} & wait")
+    tree.add_known(stranger.pid, 1)  # the worker had the same number in another time,
+    tree.ended(stranger.pid)  # and was reaped before anyone in this session was born
+    time.sleep(2 * TICK_S)
+    assert stranger.stdin is not None
+    stranger.stdin.write(b"\n")
+    stranger.stdin.flush()
+    soon(lambda: len(sleepers()) == 1)
+
+    assert tree.members() == []
+
+
+def test_who_is_older_than_the_job_is_no_member_whatever_the_mark_says(
+    start: Callable[..., subprocess.Popen[bytes]], nap: str, soon: Soon, sleepers: Sleepers
+) -> None:
+    start(f"exec sleep {nap}", PHALANX_JOB="this-job")
+    soon(lambda: len(sleepers()) == 1)
+    time.sleep(5 * TICK_S)
+
+    assert ProcessTree("this-job").members() == []
+
+
+def test_spared_processes_are_left_out_and_their_children_are_not_followed(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+) -> None:
+    worker = start("read line", PHALANX_JOB="this-job")
+    tree.add(worker.pid)
+    tree.spare(worker.pid)
+
+    assert tree.members() == []
+
+
+def test_zombies_are_no_members(start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree) -> None:
+    worker = start("exit 0", PHALANX_JOB="this-job")
+    fd = os.pidfd_open(worker.pid)
+    assert has_ended(fd, 30)
+    os.close(fd)
+    tree.add(worker.pid)
+
+    assert tree.members() == []
+    assert tree.is_empty
+
+
+def test_a_name_with_spaces_parentheses_and_newlines_is_read_whole(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, tmp_path: Path, soon: Soon
+) -> None:
+    program = tmp_path / "a) S 1 (b\n"
+    program.symlink_to("/bin/sleep")
+    worker = start('exec "$PROGRAM" 1000', PHALANX_JOB="this-job", PROGRAM=str(program))
+    tree.add(worker.pid)
+
+    soon(lambda: [(one.pid, one.command) for one in tree.members()] == [(worker.pid, "a) S 1 (b\n")])
+
+
+def test_each_member_gets_a_signal_once_and_a_kill_as_often_as_it_is_sent(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, tmp_path: Path, soon: Soon
+) -> None:
+    log = tmp_path / "log"
+    worker = start(f"trap 'echo got >> {log}' TERM; echo up > {log}; while :; do sleep 0.02; done")
+    tree.add(worker.pid)
+    soon(lambda: log.exists() and log.read_text() == "up\n")
+
+    assert worker.pid in {one.pid for one in tree.send(signal.SIGTERM)}
+    soon(lambda: "got" in log.read_text())
+    assert worker.pid not in {one.pid for one in tree.send(signal.SIGTERM)}
+    assert worker.pid in {one.pid for one in tree.send(signal.SIGKILL)}
+    assert log.read_text() == "up\ngot\n"
+
+
+def test_the_descriptor_tells_of_deaths_and_one_scan_is_due_when_all_have_died(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+) -> None:
+    first, second = start("read line"), start("read line")
+    tree.add(first.pid)
+    tree.add(second.pid)
+    fd = tree.fileno()
+    assert not has_ended(fd)
+    assert not tree.all_ended()
+
+    first.kill()
+    assert has_ended(fd, 30)
+    assert not tree.all_ended()
+    assert not has_ended(fd)  # the death was noted: the descriptor is quiet again
+
+    second.kill()
+    assert has_ended(fd, 30)
+    assert tree.all_ended()
+    assert tree.members() == []
+
+
+def test_a_tree_of_more_processes_than_are_watched_at_once_is_followed_to_its_end(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, nap: str, soon: Soon, sleepers: Sleepers
+) -> None:
+    worker = start(f"for i in $(seq 150); do sleep {nap} & done; wait")
+    tree.add(worker.pid)
+    soon(lambda: len(sleepers()) == 150)
+    fd = tree.fileno()
+    tree.send(signal.SIGKILL)
+
+    scans = 0
+    while not tree.is_empty:
+        assert has_ended(fd, 30)
+        if tree.all_ended():
+            tree.members()
+            scans += 1
+    assert sleepers() == []
+    assert scans < 20
+
+
+def run_in_a_process_of_its_own(script: str, *arguments: str) -> str:
+    """Run a script that may become a subreaper, which a test process must not."""
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ADOPTS = """
+import os, signal, subprocess, sys, time
+from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.trees import ProcessTree, become_subreaper
+assert become_subreaper()
+tree = ProcessTree("this-job", include_own_children=True)
+"""
+
+
+def test_a_process_that_adopts_finds_every_orphan_marked_or_not(nap: str, sleepers: Sleepers) -> None:
+    found = run_in_a_process_of_its_own(
+        ADOPTS
+        + """
+subprocess.run(["sh", "-c", f"(env -i setsid sleep {sys.argv[1]} &); exit 0"])
+spared = subprocess.Popen(["sleep", "1000"])
+tree.spare(spared.pid)
+fd = tree.fileno()
+print(*(one.command for one in tree.members()))
+tree.send(signal.SIGKILL)
+assert has_ended(fd, 30) and tree.all_ended() and not tree.members()
+assert spared.poll() is None
+spared.kill()
+spared.wait()
+""",
+        nap,
+    )
+
+    assert found.split() == ["sleep"]
+    assert sleepers() == []
+
+
+def test_adopted_zombies_are_reaped_and_those_of_others_are_not() -> None:
+    run_in_a_process_of_its_own(
+        ADOPTS
+        + """
+known = subprocess.Popen(["sh", "-c", "exit 3"])
+worker = subprocess.Popen(["sh", "-c", "exit 4"])
+tree.add(worker.pid)
+orphans = subprocess.run(
+    ["sh", "-c", "for i in 1 2 3; do (setsid sh -c 'echo $$; exec 1>&-; read line' &); done"],
+    stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True,
+)
+orphans = {int(pid) for pid in orphans.stdout.split()}
+assert len(orphans) == 3
+for process in (known, worker):
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+reaped = set()
+give_up_at = time.monotonic() + 30
+while reaped != orphans and time.monotonic() < give_up_at:
+    reaped |= set(tree.reap_adopted({known.pid}))
+    time.sleep(0.01)
+assert reaped == orphans, (reaped, orphans)
+assert (known.wait(), worker.wait()) == (3, 4)
+"""
+    )
