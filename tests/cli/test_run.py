@@ -220,6 +220,7 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
             {},
             "at least 2 nodes are asked for, and with --standalone there is one",
         ),
+        (["--rdzv-conf", "master_port_range=9"], {}, "--rdzv-conf: master_port_range must be two ports"),
         (["-m", "--no-python"], {}, "--module and --no-python exclude each other"),
         (["--logs-specs", "mine"], {}, "--logs-specs: log plug-ins are not supported by this version"),
         (

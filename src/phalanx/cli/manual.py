@@ -1,4 +1,7 @@
-"""What the command prints about itself: the pages of ``--help`` and the version. Imported only when asked for."""
+"""What the command prints about itself: pages of ``--help``, the version. Imported only when asked for.
+
+``python -m phalanx.cli.manual`` prints the tables of ``docs/command-line.md``; a test compares them with the page.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import argparse
 
 from phalanx.cli.options import GROUPS, HELP, OPTIONS, VERSION, Option
 
-__all__ = ["phalanx_page", "run_page", "version"]
+__all__ = ["phalanx_page", "reference", "run_page", "version"]
 
 _EXIT_CODES = """\
 exit codes: 0 success; otherwise the first failing rank's own code, 128+N if it died of signal N or the launcher was
@@ -69,3 +72,28 @@ def _describe(group: argparse._ArgumentGroup, option: Option) -> None:
     )
     more: dict[str, str] = {"action": "store_true"} if option.is_switch else {"metavar": option.metavar or ""}
     group.add_argument(*flags, option.flag, help=shown.replace("%", "%%"), **more)  # type: ignore[arg-type]
+
+
+def reference() -> str:
+    """Return the option table as Markdown, one table for each group, without options of later versions."""
+    tables = []
+    for title in GROUPS:
+        rows = [_row(option) for option in OPTIONS if option.group == title and option.later is None]
+        tables.append(
+            "\n".join([f"### {title}", "", "| flag | variables | default | |", "|---|---|---|---|", *rows])
+        )
+    return "\n\n".join(tables) + "\n"
+
+
+def _row(option: Option) -> str:
+    flag = option.flag if option.is_switch else f"{option.flag} {option.metavar}"
+    flags = ", ".join(f"`{one}`" for one in ([f"-{option.short}"] if option.short else []) + [flag])
+    variables = ", ".join(f"`{variable}`" for variable in option.variables)
+    default = f"`{option.default}`" if option.default and not option.is_switch else ""
+    mark = "" if option.torchrun else " (not in torchrun)"
+    cells = (flags, variables, default, option.help + mark)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -50,6 +50,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         )
     module, no_python = _kind_of_program(line.script, values)
     _check_log_dir(values["log_dir"])
+    _check_port_range(values["rdzv_conf"].get("master_port_range"))
     min_nodes, max_nodes = _nodes(values)
     stop_signals, pass_signals = _signals(values, stop_is_given=texts["signals_to_handle"] is not None)
     if values["event_log_handler"] != "null":
@@ -150,6 +151,17 @@ def _check_log_dir(log_dir: str | None) -> None:
         raise UsageError(f"--log-dir: cannot make the folder {log_dir!r}: {error.strerror}") from None
     if not os.access(log_dir, os.W_OK | os.X_OK):
         raise UsageError(f"--log-dir: cannot write into the folder {log_dir!r}; check its permissions")
+
+
+def _check_port_range(raw: str | None) -> None:
+    if raw is None:
+        return
+    from phalanx.launcher.command import port_range
+
+    try:
+        port_range(raw)
+    except ValueError as reason:
+        raise UsageError(f"--rdzv-conf: {reason}") from None
 
 
 def _nodes(values: Mapping[str, Any]) -> tuple[int, int]:

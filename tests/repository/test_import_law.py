@@ -1,0 +1,53 @@
+"""The import contracts hold, and each of them would notice the import that it is there to forbid."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    linter = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [linter, "--no-cache"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(folder / "src"), "COLUMNS": "200"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("rendezvous/round.py", "from phalanx.agent import verdict", "Imports point one way"),
+        ("multiprocessing/std.py", "import phalanx.rendezvous.round", "Imports point one way"),
+        ("errors/_record.py", "import asyncio", "What runs inside a worker"),
+        ("errors/_record.py", "def f():\n    import phalanx.agent.spec", "What runs inside a worker"),
+        ("agent/policy.py", "import time", "Modules that decide"),
+        ("multiprocessing/machine.py", "from os import getpid", "Modules that decide"),
+        ("agent/machine.py", "from phalanx.agent import report", "Modules that decide"),
+    ],
+)
+def test_a_forbidden_import_breaks_a_contract(module: str, line: str, contract: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    with (tmp_path / "src/phalanx" / module).open("a") as file:
+        file.write(f"\n{line}\n")
+
+    done = lint_imports(tmp_path)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    broken = [printed for printed in done.stdout.splitlines() if "BROKEN" in printed]
+    assert any(printed.startswith(contract) for printed in broken), done.stdout
+
+
+def test_the_contracts_hold() -> None:
+    done = lint_imports(ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,77 @@
+"""What ``phalanx run`` imports before the first worker runs: little, and nothing that a plain job does not need."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Each of these costs 20 to 2000 ms of CPU; they load when a plug-in name, --version or a feature asks for them.
+DENIED = (
+    "concurrent.futures.process",
+    "google",
+    "grpclib",
+    "http",
+    "importlib.metadata",
+    "msgspec",
+    "multiprocessing",
+    "numpy",
+    "opentelemetry",
+    "prometheus_client",
+    "rich",
+    "ruamel",
+    "sqlite3",
+    "torch",
+    "urllib",
+)
+
+
+def imported_by(*words: str, cwd: Path) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """Run Python with these words, and return the names of the modules that it imported from start to exit."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *words], cwd=cwd, capture_output=True, text=True
+    )
+    return set(re.findall(r"^import time: +\d+ \| +\d+ \| *(\S+)$", done.stderr, re.MULTILINE)), done
+
+
+def denied(modules: set[str]) -> set[str]:
+    return {
+        name for name in modules if name.startswith(tuple(f"{root}." for root in DENIED)) or name in DENIED
+    }
+
+
+@pytest.mark.system
+def test_a_job_of_a_plain_command_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    modules, done = imported_by("-m", "phalanx", "run", "--no-python", "true", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "phalanx.cli.words" in modules
+    assert not denied(modules)
+
+
+@pytest.mark.system
+def test_a_job_of_scripts_with_logs_loads_no_more(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    flags = ["--nproc-per-node", "2", "-t", "3", "--log-dir", "logs", "--max-restarts", "1"]
+    modules, done = imported_by("-m", "phalanx", "run", *flags, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert not denied(modules)
+
+
+def test_a_mistake_is_told_before_the_agent_is_imported(tmp_path: Path) -> None:
+    modules, done = imported_by("-m", "phalanx", "run", "missing.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert not {name for name in modules if name.startswith("phalanx.agent")}
+    assert not denied(modules) | modules & {"asyncio", "argparse", "logging"}
+
+
+def test_the_deny_list_would_notice(tmp_path: Path) -> None:
+    modules, _ = imported_by("-c", "import multiprocessing.util, urllib.parse", cwd=tmp_path)
+    assert {"multiprocessing.util", "urllib.parse"} <= denied(modules)
+
+
+def test_importing_the_package_imports_nothing_else(tmp_path: Path) -> None:
+    modules, _ = imported_by("-c", "import phalanx", cwd=tmp_path)
+    assert {name for name in modules if name.startswith("phalanx")} == {"phalanx"}
