@@ -1,4 +1,4 @@
-"""The agent machine and the group machine that it owns: stories, every pair of event and state, and random histories."""
+"""The agent machine and the group machine that it owns: stories, every (event, state) pair, and random histories."""
 
 from __future__ import annotations
 
@@ -177,7 +177,10 @@ def test_a_worker_that_the_kernel_does_not_let_go_is_named_and_never_a_success()
     machine.step(DeadlinePassed(), 5.5)
     commands = machine.step(DeadlinePassed(), 10.5)
     assert NameStuck() in commands
-    assert {one.local_rank: one.exit_code for one in only(commands, CollectEvidence).exits} == {0: -KILL, 1: 0}
+    assert {one.local_rank: one.exit_code for one in only(commands, CollectEvidence).exits} == {
+        0: -KILL,
+        1: 0,
+    }
     assert only(collect(machine, commands, 11), Finish).verdict.exit_code == 128 + TERM
     assert machine.step(WorkersExited({0: -KILL}), 100) == []
 
@@ -326,10 +329,10 @@ GROUP_IMPOSSIBLE = {
 def test_an_unlisted_pair_is_refused_by_name() -> None:
     with pytest.raises(UnlistedEvent, match="WorkersExited in state NEW"):
         AgentMachine(1, max_restarts=0, grace_s=1).step(WorkersExited({0: 0}), 0)
+    group = GroupMachine(1, grace_s=1)
+    group.step(RoundSettled(a_round(1, nproc=1)), 0)
+    group.step(WorkersSpawned({0: 1}), 0)
     with pytest.raises(UnlistedEvent, match="StopRepeated in state RUNNING"):
-        group = GroupMachine(1, grace_s=1)
-        group.step(RoundSettled(a_round(1, nproc=1)), 0)
-        group.step(WorkersSpawned({0: 1}), 0)
         group.step(StopRepeated(), 0)
 
 

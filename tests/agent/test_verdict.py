@@ -10,7 +10,13 @@ from phalanx.agent.verdict import Ending, Failure, exit_status, first_failure, j
 
 
 def failed(rank: int, **facts: object) -> Failure:
-    values: dict[str, object] = {"local_rank": rank, "pid": 100 + rank, "exit_code": 1, "exited_at": 10.0, **facts}
+    values: dict[str, object] = {
+        "local_rank": rank,
+        "pid": 100 + rank,
+        "exit_code": 1,
+        "exited_at": 10.0,
+        **facts,
+    }
     return Failure(rank=rank, **values)  # type: ignore[arg-type]
 
 

@@ -69,4 +69,9 @@ def test_each_round_of_a_lone_node_has_a_new_port_and_the_same_ranks() -> None:
     port.release()
     assert first.master_port != second.master_port
     assert [second.rank(one) for one in range(3)] == [0, 1, 2]
-    assert (second.number, second.restart_count, second.world_size, second.master_addr) == (2, 1, 3, "127.0.0.1")
+    assert (second.number, second.restart_count, second.world_size, second.master_addr) == (
+        2,
+        1,
+        3,
+        "127.0.0.1",
+    )

@@ -171,7 +171,7 @@ class Driver:
             self._flight.add(now, self._machine.state.name, event, commands)
             for command in commands:
                 self._perform[type(command)](command)
-        except Exception as error:  # the border between our bugs and the user's job
+        except Exception as error:  # noqa: BLE001 # the border between our bugs and the user's job
             self._on_bug(error, event)
 
     def _set_timer(self) -> None:

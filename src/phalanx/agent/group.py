@@ -7,7 +7,6 @@ the stop machine's affair, which it owns. It never restarts anything: that is th
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from signal import Signals
 from typing import Any, ClassVar
@@ -25,11 +24,12 @@ from phalanx.multiprocessing.machine import (
     WorkerExited,
 )
 from phalanx.rendezvous.round import Round
+from phalanx.struct import Struct
 
 __all__ = [
     "DeadlinePassed",
-    "Exit",
     "ExceptionSeen",
+    "Exit",
     "GroupMachine",
     "GroupState",
     "MembersRemain",
@@ -56,22 +56,19 @@ class GroupState(Enum):
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSettled:
+class RoundSettled(Struct):
     """The membership is agreed: this node's workers can start."""
 
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersSpawned:
+class WorkersSpawned(Struct):
     """All workers of this node run; local rank → process id."""
 
     pids: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
+class SpawnFailed(Struct):
     """One worker's command could not be executed; those that ran already have been ended."""
 
     local_rank: int
@@ -79,23 +76,20 @@ class SpawnFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersExited:
+class WorkersExited(Struct):
     """Workers found ended in one look: local rank → exit code (negative: the signal that killed it)."""
 
     codes: dict[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class ExceptionSeen:
+class ExceptionSeen(Struct):
     """A worker told that it has recorded an exception, ``at`` monotonic seconds. It may still run for a while."""
 
     local_rank: int
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class StopAsked:
+class StopAsked(Struct):
     """Somebody outside asked this agent to stop, by a signal."""
 
     signal: int
@@ -105,15 +99,13 @@ class StopAsked:
 # Commands
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnWorkers:
+class SpawnWorkers(Struct):
     """Start the workers of this round, all of them or none."""
 
     round: Round
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Struct):
     """What the group knows of one worker's end."""
 
     local_rank: int
@@ -244,6 +236,7 @@ class GroupMachine(Machine[GroupState]):
         return commands
 
     def check(self) -> None:
+        """Exits are of our workers; an ended group waits for nothing."""
         assert set(self._codes) <= set(range(self.nproc)), "an exit of a worker that does not exist"
         assert self.state is not GroupState.ENDED or self.deadline is None, "an ended group waits for nothing"
 

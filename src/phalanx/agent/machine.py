@@ -9,7 +9,6 @@ It owns the group machine and asks the restart policy; it decides, and ``driver`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from signal import Signals
 from typing import Any, ClassVar
@@ -32,6 +31,7 @@ from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
+from phalanx.struct import Struct
 
 __all__ = [
     "AgentMachine",
@@ -63,27 +63,23 @@ class AgentState(Enum):
 # Events (those of the group are taken too)
 
 
-@dataclass(frozen=True, slots=True)
-class JobBegan:
+class JobBegan(Struct):
     """The driver is ready."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoundFailed:
+class RoundFailed(Struct):
     """No round could be formed."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceCollected:
+class EvidenceCollected(Struct):
     """Logs are drained and error files read: the failures of the round that ended (empty when all succeeded)."""
 
     failures: tuple[Failure, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SignalPassed:
+class SignalPassed(Struct):
     """A signal that stops nothing arrived; workers are to have it too."""
 
     signal: int
@@ -92,8 +88,7 @@ class SignalPassed:
 # Commands
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRound:
+class OpenRound(Struct):
     """Agree on the next round."""
 
     number: int
@@ -101,37 +96,32 @@ class OpenRound:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class CollectEvidence:
+class CollectEvidence(Struct):
     """Drain the logs, read what the failed workers left, and report ``EvidenceCollected``."""
 
     exits: tuple[Exit, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PassOn:
+class PassOn(Struct):
     """Deliver a signal to each worker that is prepared for it."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceStop:
+class AnnounceStop(Struct):
     """Tell workers over their channel that a stop was asked for, before the signal reaches them."""
 
     signal: int
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(Struct):
     """Print one line."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct):
     """The job is over."""
 
     verdict: Verdict
@@ -242,6 +232,7 @@ class AgentMachine(Machine[AgentState]):
         return [Finish(verdict)]
 
     def check(self) -> None:
+        """The budget holds, the verdict is the end, and workers live only inside a round."""
         assert self._budget.charged <= self._budget.max_restarts, "the budget is overdrawn"
         assert (self.verdict is not None) == (self.state is AgentState.ENDED), (
             "a verdict is the end, and the end has one"

@@ -7,17 +7,16 @@ the worker's bind is our bad luck and not the job's: it is tried again without c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from phalanx.agent.verdict import Failure, exit_status, first_failure
+from phalanx.struct import Struct
 
 __all__ = ["Budget", "GiveUp", "Restart", "decide"]
 
 PORT_RETRIES_MAX = 3  # a fourth failure in a row is no coincidence: the user's own port is in use
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Struct, kw_only=True):
     """What has been spent so far."""
 
     max_restarts: int
@@ -26,16 +25,14 @@ class Budget:
     """Uncharged restarts in a row because MASTER_PORT was taken."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restart:
+class Restart(Struct):
     """Try again with this budget."""
 
     reason: str
     budget: Budget
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct):
     """The job has failed for good."""
 
     reason: str

@@ -53,7 +53,7 @@ def failure_report(
 def _block(
     cause: Failure, failed: list[Failure], evidence: Mapping[int, ProcessFailure], *, name: str
 ) -> str:
-    """torchelastic's block, with our choice of the first failure instead of its whole-second timestamps."""
+    """Compose torchelastic's block, with our choice of the first failure instead of its whole-second timestamps."""
     ordered = [cause, *(one for one in failed if one is not cause)]
     shown = {one.rank: evidence[one.rank] for one in ordered if one.rank in evidence}
     return ChildFailedError(name, shown, first_rank=cause.rank).format_msg()

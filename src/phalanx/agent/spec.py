@@ -7,7 +7,6 @@ launcher hands in, so that the names of environment variables stay in one module
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from phalanx.rendezvous.round import Round
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.solo import SoloRendezvous
 
+from phalanx.struct import Struct
+
 __all__ = ["JobSpec"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSpec:
+class JobSpec(Struct, kw_only=True):
     """A job as one agent sees it. Times in seconds."""
 
     name: str

@@ -8,8 +8,9 @@ is collateral: it is shown, and never blamed. Exit codes are those of the table 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
+
+from phalanx.struct import Struct
 
 __all__ = [
     "EX_BUG",
@@ -34,8 +35,7 @@ class Ending(Enum):
     STOPPED = "stopped"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, kw_only=True):
     """One worker that did not succeed, with the evidence about when and why."""
 
     rank: int
@@ -69,8 +69,7 @@ class Failure:
         return self.stopped_at is not None and self.first_sign_at >= self.stopped_at
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, kw_only=True):
     """The end of a job. ``cause`` is the first failure when the job failed."""
 
     ending: Ending

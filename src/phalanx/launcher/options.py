@@ -7,18 +7,18 @@ checked before anything starts, and fills this in. Nothing below it knows where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
+from phalanx.struct import Struct
+
 __all__ = ["RunOptions"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """A job as it was asked for. Times in seconds, sizes in bytes; names and meanings are torchrun's where it has them."""
+class RunOptions(Struct, kw_only=True):
+    """A job as it was asked for. Times in seconds, sizes in bytes; names and meanings are torchrun's."""
 
     entrypoint: str
     """A script's path, a module's name, or a program, as ``module`` and ``no_python`` say."""
@@ -50,7 +50,7 @@ class RunOptions:
     local_addr: str | None
     rdzv_backend: str
     rdzv_endpoint: str
-    rdzv_conf: Mapping[str, str] = field(default_factory=dict)
+    rdzv_conf: Mapping[str, str]
     standalone: bool
     error_file: str | None
     error_handler: str | None = None

@@ -31,7 +31,9 @@ class HeldPort:
             self._holder = None
 
 
-def hold_port(wanted: int | None = None, *, among: range | None = None, not_these: Iterable[int] = ()) -> HeldPort:
+def hold_port(
+    wanted: int | None = None, *, among: range | None = None, not_these: Iterable[int] = ()
+) -> HeldPort:
     """Bind a port on all interfaces and hold it.
 
     ``wanted`` is a port that the user gave: it is not held, because the user may have opened it for the workers on

@@ -6,13 +6,12 @@ world sizes). The round number only grows; the restart count is what the restart
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from phalanx.struct import Struct
 
 __all__ = ["Round"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class Round(Struct, kw_only=True):
     """What one node knows of the round it belongs to."""
 
     number: int
