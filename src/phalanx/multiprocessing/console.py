@@ -9,9 +9,12 @@ on.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import select
 import stat
+import sys
+import termios
 from collections import deque
 from collections.abc import Hashable
 from typing import TextIO
@@ -74,6 +77,10 @@ class FdConsole(Console):
 
     Our descriptor is shared with our parent and our workers, so it must not be made non-blocking: pipes and
     terminals are opened anew. Where that fails, a poll before each write of `select.PIPE_BUF` bytes does it.
+
+    Others write to it too (workers' inherited streams, a second launcher), and shall not get into the middle of our
+    lines. A pipe takes a write in one piece if it is empty and as large, or if the write is at most PIPE_BUF; so
+    portions have one of these sizes and end with a line.
     """
 
     def __init__(self, fd: int) -> None:
@@ -81,16 +88,15 @@ class FdConsole(Console):
         self._backlog: deque[memoryview] = deque()
         self._borrowed = fd
         self._fd = fd
-        self._slice = 0  # 0: a write may have any size
         self._polls = False
         mode = os.fstat(fd).st_mode
         self.is_terminal = os.isatty(fd)
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
             self._open_anew()
+        self._pipe_size = 0
         if stat.S_ISFIFO(mode):
-            # Writes up to PIPE_BUF are atomic, so nobody who shares the pipe can write into the middle of our
-            # lines.
-            self._slice = select.PIPE_BUF
+            get_size = getattr(fcntl, "F_GETPIPE_SZ", None)  # Linux
+            self._pipe_size = fcntl.fcntl(fd, get_size) if get_size is not None else select.PIPE_BUF
         if self.is_terminal and os.environ.get("TERM", "dumb") != "dumb":
             self._screen = LiveScreen()
 
@@ -101,7 +107,6 @@ class FdConsole(Console):
             )
         except OSError:
             self._polls = True
-            self._slice = select.PIPE_BUF
 
     @property
     def blocked(self) -> bool:
@@ -148,8 +153,8 @@ class FdConsole(Console):
             while place < size:
                 if self._polls and not self._is_writable():
                     raise BlockingIOError
-                end = place + self._slice
-                end = size if not self._slice or end >= size else _line_end(view, place, end)
+                end = place + self._portion(size)
+                end = size if end >= size else _line_end(view, place, end)
                 place += os.write(self._fd, view[place:end])
         finally:
             self.written += place
@@ -158,10 +163,22 @@ class FdConsole(Console):
             elif place:
                 self._backlog[0] = view[place:]
 
+    def _portion(self, size: int) -> int:
+        """How much to write at once, of ``size`` or fewer bytes."""
+        if self._polls:
+            return select.PIPE_BUF
+        if not self._pipe_size:
+            return size
+        return select.PIPE_BUF if _unread_bytes(self._fd) else self._pipe_size
+
     def _is_writable(self) -> bool:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         return bool(poll.poll(0))
+
+
+def _unread_bytes(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4), sys.byteorder)
 
 
 def _line_end(view: memoryview, start: int, limit: int) -> int:

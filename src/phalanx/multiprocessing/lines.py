@@ -37,9 +37,9 @@ class LineAssembler:
         if end == 0:
             self._part += chunk
             return self._hold(b"\r" in chunk)
-        block = chunk[:end]
+        block = chunk if end == len(chunk) else chunk[:end]
         if self._part:
-            block = bytes(self._part) + block
+            block = b"".join((self._part, block))
             self._part.clear()
         if b"\r" in block:
             block = _drawn(block)
@@ -133,7 +133,8 @@ def prefixed(block: bytes, prefix: bytes) -> bytes:
     r"""Put ``prefix`` before each line of a block of whole lines (each ends in ``\n``)."""
     if not prefix or not block:
         return block
-    return prefix + block[:-1].replace(b"\n", b"\n" + prefix) + b"\n"
+    after_each_end = memoryview(block.replace(b"\n", b"\n" + prefix))
+    return b"".join((prefix, after_each_end[: -len(prefix)]))
 
 
 def matching(block: bytes, filters: Sequence[bytes]) -> bytes:
