@@ -72,7 +72,7 @@ class Driver:
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
         self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process)
-        self._tree_fd: int | None = None
+        self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._inbox: deque[object] = deque()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -269,7 +269,11 @@ class Driver:
             self._post(SpawnFailed(error.local_rank, error.exit_code, str(error)))
             return
         self._post(WorkersSpawned(pids))
-        self._loop.add_reader(self._workers.fileno(), self._on_workers_ready)
+        self._watch(self._workers.fileno(), self._on_workers_ready)
+
+    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
+        self._watched.add(fd)
+        self._loop.add_reader(fd, callback)
 
     def _signal_workers(self, command: SignalWorkers) -> None:
         if self._workers is not None:
@@ -279,9 +283,8 @@ class Driver:
         self._tree.send(command.signal)
         if self._tree.is_empty:
             self._post(TreeEmptied())
-        elif self._tree_fd is None:
-            self._tree_fd = self._tree.fileno()
-            self._loop.add_reader(self._tree_fd, self._on_tree_changed)
+        else:
+            self._watch(self._tree.fileno(), self._on_tree_changed)
 
     def _name_stuck(self, command: NameStuck) -> None:
         for member in self._tree.members():
@@ -304,10 +307,9 @@ class Driver:
 
     def _collect_evidence(self, command: CollectEvidence) -> None:
         assert self._workers is not None, "evidence is of workers"
-        self._loop.remove_reader(self._workers.fileno())
-        if self._tree_fd is not None:
-            self._loop.remove_reader(self._tree_fd)
-            self._tree_fd = None
+        for fd in self._watched:
+            self._loop.remove_reader(fd)
+        self._watched.clear()
         self._start(self._collect(self._workers, command))
 
     async def _collect(self, workers: Workers, command: CollectEvidence) -> None:

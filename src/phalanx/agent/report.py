@@ -32,7 +32,7 @@ def failure_report(
     """The text for a job that failed. ``evidence`` maps the rank to what was found of that worker."""
     cause = verdict.cause
     if verdict.ending is not Ending.FAILED or cause is None:
-        return f"phalanx: {name} {verdict.reason}\n"
+        return f"phalanx: {name} could not be run: {verdict.reason}\n"
     collateral = [one for one in verdict.failures if one.is_collateral and one is not cause]
     failed = [one for one in verdict.failures if one not in collateral]
     lines = []
