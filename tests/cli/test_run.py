@@ -52,6 +52,7 @@ def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: st
         "rdzv_conf": {},
         "standalone": False,
         "error_file": None,
+        "error_handler": None,
     }
 
 
@@ -71,6 +72,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "pass-signals": ("SIGCONT", {"pass_signals": (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)}),
     "monitor-interval": ("5", {}),
     "error-file": ("e.json", {"error_file": "e.json"}),
+    "error-handler": ("pkg.errors:Handler", {"error_handler": "pkg.errors:Handler"}),
     "log-dir": ("/dev/null", {"log_dir": "/dev/null"}),
     "redirects": ("0:3", {"redirects": {0: Std.ALL}}),
     "tee": ("1", {"tee": Std.OUT}),
@@ -238,6 +240,7 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
             {"PET_VIRTUAL_LOCAL_RANK": "1"},
             "PET_VIRTUAL_LOCAL_RANK: virtual local ranks are not supported",
         ),
+        (["--error-handler", "nobody"], {}, "--error-handler: no error handler is called 'nobody'"),
         (["--pass-signals", "SIGFOO"], {}, "--pass-signals: this system has no signal 'SIGFOO'"),
         (["--pass-signals", "KILL"], {}, "--pass-signals: no program can catch SIGKILL"),
         (

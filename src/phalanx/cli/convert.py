@@ -21,6 +21,7 @@ __all__ = [
     "choice",
     "comma_list",
     "count",
+    "error_handler",
     "node_range",
     "pairs",
     "port",
@@ -169,6 +170,13 @@ def streams(raw: str) -> Std | dict[int, Std]:
             f"{raw!r} names no streams; write 0 (none), 1 (stdout), 2 (stderr) or 3 (both), "
             "or one for each local rank, such as 0:3,1:1"
         ) from None
+
+
+def error_handler(raw: str) -> str:
+    """Return ``module:name`` of an error handler, from the same or from the name of an entry point."""
+    from phalanx.launcher.plugins import resolve_error_handler
+
+    return resolve_error_handler(raw)
 
 
 def signals(raw: str) -> tuple[tuple[signal.Signals, ...], tuple[str, ...]]:

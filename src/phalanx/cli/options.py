@@ -7,15 +7,14 @@ Flags (in both spellings), ``PET_*`` variables, conversion, defaults and ``--hel
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from phalanx.cli import convert, slots
+from phalanx.struct import Struct
 
 __all__ = ["GROUPS", "HELP", "OPTIONS", "VERSION", "Option"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class Option(Struct, kw_only=True):
     """One option. ``read`` turns text into a value; an option without ``metavar`` is a switch and takes no text.
 
     ``default`` is text as a user would write it, or ``None`` where "not given" means something else than any value.
@@ -165,6 +164,15 @@ OPTIONS: tuple[Option, ...] = (
         torchrun=False,
         group=_FAILURE,
         help="where to leave the first failure of the job as JSON",
+    ),
+    Option(
+        name="error-handler",
+        metavar="NAME",
+        read=convert.error_handler,
+        also=("PHALANX_ERROR_HANDLER",),
+        torchrun=False,
+        group=_FAILURE,
+        help="what records exceptions in workers: module:name, or an entry point of phalanx.error_handlers",
     ),
     Option(
         name="log-dir",

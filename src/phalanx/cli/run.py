@@ -41,7 +41,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the arguments of ``phalanx.launcher.run_command``. Raises ``UsageError``; warns on stderr."""
+    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr."""
     texts = {option.dest: _find_text(option, line.given, environ) for option in OPTIONS}
     values = {option.dest: _read(option, texts[option.dest]) for option in OPTIONS}
     if line.script is None:
@@ -89,6 +89,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "rdzv_conf": values["rdzv_conf"],
         "standalone": values["standalone"],
         "error_file": values["error_file"],
+        "error_handler": values["error_handler"],
     }
 
 

@@ -8,23 +8,22 @@ an argument of the script that resembles one of our flags ends the run (see docs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from phalanx.cli.mistakes import UsageError, nearest
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
+from phalanx.struct import Struct
 
 __all__ = ["CommandLine", "read_words"]
 
 
-@dataclass(slots=True)
-class CommandLine:
+class CommandLine(Struct):
     """What stands where: the text of each given flag by the option's ``dest``, the script, its arguments.
 
     A switch's text is ``"1"``. Of a flag that is given twice the last text counts. ``wants`` is ``HELP`` or ``VERSION``
     if that was asked for before the script; the rest is of no interest then.
     """
 
-    given: dict[str, str] = field(default_factory=dict)
+    given: dict[str, str]
     script: str | None = None
     arguments: tuple[str, ...] = ()
     wants: Option | None = None
@@ -37,7 +36,7 @@ _BY_SHORT = {f"-{option.short}": option for option in _OPTIONS if option.short}
 
 def read_words(words: Sequence[str]) -> CommandLine:
     """Read the words after ``phalanx run``. Raises ``UsageError`` for an unknown, ambiguous or incomplete flag."""
-    line = CommandLine()
+    given: dict[str, str] = {}
     at = 0
     while at < len(words) and _is_flag(words[at]):
         word = words[at]
@@ -46,21 +45,19 @@ def read_words(words: Sequence[str]) -> CommandLine:
             break
         option, text = _find(word)
         if option in (HELP, VERSION):
-            line.wants = option
-            return line
+            return CommandLine(given, wants=option)
         if option.is_switch:
-            line.given[option.dest] = "1"
+            given[option.dest] = "1"
             if text is not None:  # -mNAME, as with python: the name is the script
-                line.script, line.arguments = text, tuple(words[at:])
-                return line
-            continue
-        if text is None:
-            text = _value(option, words, at)
+                return CommandLine(given, text, tuple(words[at:]))
+        elif text is None:
+            given[option.dest] = _value(option, words, at)
             at += 1
-        line.given[option.dest] = text
-    if at < len(words):
-        line.script, line.arguments = words[at], tuple(words[at + 1 :])
-    return line
+        else:
+            given[option.dest] = text
+    if at == len(words):
+        return CommandLine(given)
+    return CommandLine(given, words[at], tuple(words[at + 1 :]))
 
 
 def _is_flag(word: str) -> bool:
