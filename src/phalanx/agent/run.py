@@ -6,6 +6,8 @@ fork without exec. Only then is asyncio, by far the largest import, paid for.
 
 from __future__ import annotations
 
+import signal
+
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.spec import JobSpec
 
@@ -22,19 +24,24 @@ def run_job(spec: JobSpec) -> int:
 
         become_subreaper()
     keeper = Keeper.start(spec.job_token)
-    try:
-        import asyncio
-
-        from phalanx.agent.console import Console
-        from phalanx.agent.driver import Driver
-
-        return asyncio.run(_drive(Driver(spec, keeper, Console())))
-    finally:
-        keeper.done()
+    exit_code = _drive(spec, keeper)
+    # Said only after an orderly end. Whatever was raised above leaves the keeper to end what is left of the job.
+    keeper.done()
+    return exit_code
 
 
-async def _drive(driver: object) -> int:
+def _drive(spec: JobSpec, keeper: Keeper) -> int:
+    import asyncio
+
+    from phalanx.agent.console import Console
     from phalanx.agent.driver import Driver
 
-    assert isinstance(driver, Driver)
-    return await driver.run()
+    if spec.own_process:
+        # asyncio's runner would turn SIGINT into a cancelled task. Ours is among the stop signals, or the user wants
+        # none of it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    async def drive() -> int:
+        return await Driver(spec, keeper, Console()).run()
+
+    return asyncio.run(drive())
