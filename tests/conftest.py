@@ -16,6 +16,7 @@ settings.load_profile("shared-machine")
 
 _HERE = Path(__file__).parent
 _MARKS_OF_FOLDERS = {"system": ("system",), "side_by_side": ("system", "torch")}
+_KEPT_FOR_THE_NEXT_USE = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 _OURS = ("PET_", "PHALANX_", "TORCHELASTIC_", "TORCH_ELASTIC_")
 _OF_A_WORKER = (
     "RANK",
@@ -29,7 +30,7 @@ _OF_A_WORKER = (
 
 # The suite may itself run inside a worker of some launcher; no test is to see that job's variables.
 for _name in [name for name in os.environ if name.startswith(_OURS) or name in _OF_A_WORKER]:
-    if _name != "PHALANX_BIN":  # the command that the system tests are to test
+    if _name not in ("PHALANX_BIN", "PHALANX_SLOW_TESTS"):  # the settings of the system tests
         del os.environ[_name]
 
 
@@ -58,7 +59,7 @@ def _children() -> set[int]:
             found.update(map(int, (thread / "children").read_text().split()))
         except OSError:  # the thread has just ended, or this kernel does not list children
             continue
-    return {pid for pid in found if "multiprocessing." not in _command(pid)}
+    return {pid for pid in found if not any(kept in _command(pid) for kept in _KEPT_FOR_THE_NEXT_USE)}
 
 
 def _command(pid: int) -> str:

@@ -25,7 +25,8 @@ CHOSEN_BY_THE_LAUNCHER = {"rdzv_id", "master_addr"}
 def parser() -> argparse.ArgumentParser:
     from torch.distributed.run import get_args_parser
 
-    return get_args_parser()
+    found: argparse.ArgumentParser = get_args_parser()
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -28,5 +28,5 @@ def nearest(word: str, names: Iterable[str]) -> str:
     for name in names:
         by_look.setdefault(name.lstrip("-"), name)
         by_look.setdefault(name.lstrip("-")[: len(bare)], name)
-    found = difflib.get_close_matches(bare, by_look, n=1, cutoff=0.7)
+    found = difflib.get_close_matches(bare, by_look, n=1)
     return f"; did you mean {by_look[found[0]]}?" if found else ""
