@@ -50,18 +50,15 @@ class LineAssembler:
 
     def flush(self) -> bytes:
         """The stream has ended: return its unfinished line as a whole one, or nothing."""
-        if not self._part:
-            return b""
-        block = bytes(self._part) + b"\n"
+        rest = self.unfinished
         self._part.clear()
-        return _drawn(block) if b"\r" in block else block
+        return rest + b"\n" if rest else b""
 
     @property
     def unfinished(self) -> bytes:
         """What a terminal would show of the line that has not ended yet."""
-        if b"\r" not in self._part:
-            return bytes(self._part)
-        return _drawn(bytes(self._part) + b"\n")[:-1]
+        part = bytes(self._part)
+        return _last_state(part.split(b"\r")) if b"\r" in part else part
 
     def _hold(self, redrawn: bool) -> bytes:
         """Keep the part's memory bounded: forget states that were drawn over, and cut what is no line any
@@ -103,13 +100,14 @@ def _last_state(states: Sequence[bytes]) -> bytes:
 def _last_states(part: bytes) -> bytes:
     r"""Cut an unfinished redrawn line to what can still matter: its last visible state and the one being drawn.
 
-    It keeps at least one ``\r``, which says that the line is a bar and vanishes when nothing of it is visible. A
-    ``\r`` at the very end stays, because a ``\n`` that follows makes it a plain line end.
+    What is left must become the same line as the whole would. So a ``\r`` at the very end stays, because a ``\n``
+    may make it a plain line end, and enough of them stay to tell a wiped-out bar from an empty line.
     """
-    states = part.split(b"\r")
-    if len(states) == 1:
+    *drawn, drawing = part.split(b"\r")
+    if not drawn or (len(drawn) == 1 and not drawing):
         return part
-    return _last_state(states[:-1]) + b"\r" + states[-1]
+    visible = _last_state(drawn)
+    return visible + b"\r" + drawing if visible or drawing else b"\r\r"
 
 
 def _character_start(text: bytearray, limit: int) -> int:

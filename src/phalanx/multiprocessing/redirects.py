@@ -41,35 +41,31 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     """
     if std not in _STREAMS:
         raise ValueError(f"cannot redirect {std!r}: one of {', '.join(_STREAMS)}")
-    target = _descriptor(std)
-    opened = os.open(to_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
-        saved = _duplicate(target)
-        try:
-            _flush(std)
+    with contextlib.ExitStack() as undo:
+        opened = os.open(to_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        undo.callback(os.close, opened)
+        _flush(std)
+        for target in _descriptors(std):
+            saved = _duplicate(target)
+            undo.callback(os.close, saved)
+            undo.callback(os.dup2, saved, target)
             os.dup2(opened, target)
-            try:
-                yield
-            finally:
-                _flush(std)
-                os.dup2(saved, target)
-        finally:
-            os.close(saved)
-    finally:
-        os.close(opened)
+        undo.callback(_flush, std)
+        yield
 
 
 redirect_stdout = functools.partial(redirect, "stdout")
 redirect_stderr = functools.partial(redirect, "stderr")
 
 
-def _descriptor(std: str) -> int:
-    """Where the stream's text goes now; 1 or 2 if Python's stream is something else (a notebook, a test's capture)."""
+def _descriptors(std: str) -> set[int]:
+    """Where C code and children write, and where Python's stream does; they differ under some test runners."""
+    found = {1 + _STREAMS.index(std)}
     stream: TextIO | None = getattr(sys, std)
     if stream is not None:
-        with contextlib.suppress(AttributeError, ValueError, OSError):
-            return stream.fileno()
-    return 1 + _STREAMS.index(std)
+        with contextlib.suppress(AttributeError, ValueError, OSError):  # a notebook's stream has none
+            found.add(stream.fileno())
+    return found
 
 
 def _duplicate(fd: int) -> int:

@@ -20,9 +20,8 @@ class CappedFile(Outlet):
 
     def __init__(self, path: str, *, max_bytes: int) -> None:
         self._path = path
-        self._head_room = max(max_bytes // 2, 1)
         self._tail_size = max(max_bytes // 4, 1)
-        self._tail_room = 0
+        self._size = self._room = max(max_bytes // 2, 1)
         self._fd = _open(path)
         self._in_head = True
 
@@ -30,15 +29,10 @@ class CappedFile(Outlet):
         """Write the next bytes."""
         view = memoryview(chunk)
         while view:
-            room = self._head_room if self._in_head else self._tail_room
-            count = len(view) if len(view) <= room else _cut(view, room)
-            if count < len(view) and count == 0:
-                self._next_file()
-                continue
+            count = self._fitting(view)
             self._write(view[:count])
-            full = count < len(view)
             view = view[count:]
-            if full:
+            if view:
                 self._next_file()
 
     def close(self) -> None:
@@ -47,14 +41,18 @@ class CappedFile(Outlet):
             os.close(self._fd)
             self._fd = -1
 
+    def _fitting(self, view: memoryview) -> int:
+        """How much goes into this file: whole lines, unless that leaves more than a quarter of the file unused."""
+        if len(view) <= self._room:
+            return len(view)
+        lines = bytes(view[: self._room]).rfind(b"\n") + 1
+        return lines if self._room - lines <= self._size // 4 else self._room
+
     def _write(self, view: memoryview) -> None:
         while view:
             written = os.write(self._fd, view)
             view = view[written:]
-            if self._in_head:
-                self._head_room -= written
-            else:
-                self._tail_room -= written
+            self._room -= written
 
     def _next_file(self) -> None:
         tail = f"{self._path}.tail"
@@ -62,14 +60,9 @@ class CappedFile(Outlet):
             os.replace(tail, f"{tail}.1")
         fd = _open(tail)
         os.close(self._fd)
-        self._fd, self._in_head, self._tail_room = fd, False, self._tail_size
+        self._fd, self._in_head = fd, False
+        self._size = self._room = self._tail_size
 
 
 def _open(path: str) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-
-
-def _cut(view: memoryview, room: int) -> int:
-    """How much of ``view`` goes into ``room``: whole lines if the last of them ends in its second half."""
-    end = bytes(view[:room]).rfind(b"\n") + 1
-    return end if end > room // 2 else room
