@@ -1,0 +1,69 @@
+"""Run the same job under torchrun and under Phalanx, and keep what both did."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+from pathlib import Path
+
+from tests.system.launch import TORCHRUN, Event, Job, launcher_under_test
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What one launcher did with a job; `logs` is its `--log-dir`, which may not exist."""
+
+    code: int
+    stdout: bytes
+    stderr: bytes
+    events: tuple[Event, ...]
+    logs: Path
+
+    def told(self, name: str) -> list[Event]:
+        """The events of this name, by restart and rank."""
+        return sorted(
+            (event for event in self.events if event.name == name),
+            key=lambda event: (event.restart, event.rank),
+        )
+
+    def log_files(self) -> set[str]:
+        """Paths of all files and folders under `logs`, with `*` for the random end of the run's folder name."""
+        found = (str(path.relative_to(self.logs)) for path in self.logs.rglob("*"))
+        return {re.sub(r"^(.+)_[A-Za-z0-9_]{8}(/|$)", r"\1_*\2", path) for path in found}
+
+
+class SideBySide:
+    """The fixture `side_by_side`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(
+        self,
+        source: str,
+        *flags: object,
+        arguments: tuple[str, ...] = (),
+        env: dict[str, str] | None = None,
+        stop_at: str = "",
+        signal: int = 0,
+    ) -> tuple[Seen, Seen]:
+        """
+        Run the script `source` with the launcher's `flags`; what torchrun did comes first.
+
+        `stop_at`, `signal`: send the signal to the launcher when a worker tells this event.
+        """
+        script = self.folder / "train.py"
+        script.write_text(textwrap.dedent(source).lstrip("\n"))
+        seen = []
+        for launcher in TORCHRUN, launcher_under_test():
+            folder = self.folder / launcher.name
+            words = ("--log-dir", str(folder / "logs"), *map(str, flags), str(script), *arguments)
+            with Job(launcher, words, folder=folder, env=env or {}) as job:
+                if stop_at:
+                    job.told(stop_at)
+                    job.send(signal)
+                code = job.wait()
+                seen.append(Seen(code, job.stdout, job.stderr, tuple(job.events), folder / "logs"))
+        torchrun, phalanx = seen
+        return torchrun, phalanx

@@ -1,0 +1,190 @@
+"""A worker finds the same environment under both launchers; each difference is listed here, and meant."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.side_by_side.pair import Seen, SideBySide
+
+PROBE = """
+    import os
+    from telling import tell
+
+    tell("environment", **os.environ)
+"""
+
+# Of the harness: differ between any two jobs.
+HARNESS = {"BLACK_BOX_TOKEN", "BLACK_BOX_PIPE", "TMPDIR", "PWD", "OLDPWD", "_", "PYTEST_CURRENT_TEST"}
+
+# Different in each run of either launcher, with the form that the value must have.
+RANDOM = {
+    "MASTER_PORT": r"\d{4,5}",
+    "TORCHELASTIC_RUN_ID": r"[0-9a-f-]+",
+    "TORCHELASTIC_ERROR_FILE": r".*/logs/\S+_[A-Za-z0-9_]{8}/attempt_0/\d/error\.json",
+}
+
+OTHER_VALUE = {
+    # Rank 0 of the job hosts its own store: torchrun's shared one breaks after restarts.
+    "TORCHELASTIC_USE_AGENT_STORE": ("True", "False"),
+    # An address needs no name server, and names one family of sockets.
+    "MASTER_ADDR": ("localhost", "127.0.0.1"),
+}
+
+# Ours, and what they are for: the job's mark, the worker channel, the round and why it began.
+ONLY_OURS = {"PHALANX_JOB", "PHALANX_AGENT", "PHALANX_ROUND", "PHALANX_RESTART_REASON"}
+
+Environment = dict[str, str]
+
+
+def environments(seen: Seen) -> list[Environment]:
+    """Of each rank, without what the harness and chance put in."""
+    assert seen.code == 0, seen.stderr
+    return [
+        {name: value for name, value in event.facts.items() if name not in HARNESS}
+        for event in seen.told("environment")
+    ]
+
+
+def differences(torchrun: Environment, phalanx: Environment) -> dict[str, tuple[str | None, str | None]]:
+    names = (torchrun.keys() | phalanx.keys()) - RANDOM.keys() - ONLY_OURS
+    pairs = {name: (torchrun.get(name), phalanx.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+FLAGS: dict[str, tuple[str, ...]] = {
+    "no flags": (),
+    "standalone": ("--standalone", "--nproc-per-node", "2"),
+    "elastic": ("--standalone", "--nnodes", "1:1", "--nproc-per-node", "2", "--max-restarts", "3"),
+    "role": ("--standalone", "--nproc-per-node", "2", "--role", "trainer"),
+}
+
+
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_each_rank_finds_the_same_variables(side_by_side: SideBySide, flags: tuple[str, ...]) -> None:
+    seen_torchrun, seen_phalanx = side_by_side(PROBE, *flags)
+
+    torchrun, phalanx = environments(seen_torchrun), environments(seen_phalanx)
+    assert len(torchrun) == len(phalanx)
+    for theirs, ours in zip(torchrun, phalanx, strict=True):
+        assert differences(theirs, ours) == OTHER_VALUE
+        assert {name for name in ours if name.startswith("PHALANX_")} == ONLY_OURS
+        for name, form in RANDOM.items():
+            assert re.fullmatch(form, theirs[name]), (name, theirs[name])
+            assert re.fullmatch(form, ours[name]), (name, ours[name])
+    for name in "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "PHALANX_JOB", "PHALANX_AGENT":
+        assert len({ours[name] for ours in phalanx}) == 1, f"all ranks have one {name}"
+
+
+def test_a_static_job_gets_the_master_address_and_port_that_were_asked_for(side_by_side: SideBySide) -> None:
+    flags = (
+        "--nproc-per-node",
+        2,
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        29777,
+        "--rdzv-id",
+        "job-7",
+    )
+
+    for seen in side_by_side(PROBE, *flags):
+        for environment in environments(seen):
+            assert environment["MASTER_ADDR"] == "127.0.0.1"
+            assert environment["MASTER_PORT"] == "29777"
+            assert environment["TORCHELASTIC_RUN_ID"] == "job-7"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OMP_NUM_THREADS", "3"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("CUDA_VISIBLE_DEVICES", "2,3")],
+)
+def test_a_variable_that_the_user_set_is_kept(side_by_side: SideBySide, name: str, value: str) -> None:
+    for seen in side_by_side(PROBE, "--standalone", "--nproc-per-node", 2, env={name: value}):
+        assert [environment[name] for environment in environments(seen)] == [value, value]
+
+
+def test_restart_counts_are_the_same(side_by_side: SideBySide) -> None:
+    source = """
+        import os, sys, time
+        from telling import tell
+
+        restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        tell("begun", limit=os.environ["TORCHELASTIC_MAX_RESTARTS"])
+        if restart != "2":
+            sys.exit(3)
+        """
+
+    for seen in side_by_side(source, "--standalone", "--max-restarts", 2):
+        assert seen.code == 0
+        assert [(event.restart, event["limit"]) for event in seen.told("begun")] == [
+            (0, "2"),
+            (1, "2"),
+            (2, "2"),
+        ]
+
+
+def test_the_process_of_a_worker_is_the_same_to_its_script(side_by_side: SideBySide) -> None:
+    source = """
+        import os, resource, signal, sys
+        from telling import tell
+
+        tell(
+            "process",
+            argv=sys.argv[1:],
+            orig_argv=sys.orig_argv[1:2],
+            path=[entry for entry in sys.path],
+            main=[__name__, __file__, repr(__package__), repr(__spec__), __doc__],
+            flags=repr(sys.flags),
+            unbuffered=[sys.stdout.write_through, sys.stderr.write_through],
+            mask=sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+            umask=os.umask(0o22),
+            nice=os.nice(0),
+            files=resource.getrlimit(resource.RLIMIT_NOFILE),
+            leads_session=os.getsid(0) == os.getpid(),
+            leads_group=os.getpgid(0) == os.getpid(),
+            descriptors=sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < 3),
+        )
+        tell("handlers", **{str(n): repr(signal.getsignal(n)) for n in signal.valid_signals() if n < 32})
+        """
+
+    torchrun, phalanx = side_by_side(source, "--standalone", arguments=("--lr", "0.1"))
+
+    for event in "process", "handlers":
+        assert phalanx.told(event)[0].facts == torchrun.told(event)[0].facts
+
+
+def test_a_worker_has_no_descriptor_of_its_launcher_but_the_one_for_crashes(side_by_side: SideBySide) -> None:
+    source = """
+        import os
+        from telling import tell
+
+        links = {}
+        for name in os.listdir("/proc/self/fd"):
+            try:
+                links[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            except OSError:
+                pass  # the descriptor of listdir itself
+        tell("descriptors", beyond_stderr=[link for number, link in sorted(links.items()) if number > 2])
+        """
+
+    _, phalanx = side_by_side(source, "--standalone", "--nproc-per-node", 2, "-t", 3)
+
+    for event in phalanx.told("descriptors"):
+        assert all("crash" in link for link in event["beyond_stderr"]), event
+        assert len(event["beyond_stderr"]) <= 1
+
+
+def test_the_error_file_of_a_worker_has_its_folder(side_by_side: SideBySide) -> None:
+    """torchelastic makes no folder for it when a script writes it: the launcher must have."""
+    source = """
+        import os
+        from telling import tell
+
+        folder = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
+        tell("folder", mode=oct(os.stat(folder).st_mode))
+        """
+
+    for seen in side_by_side(source, "--standalone"):
+        assert Path(seen.told("folder")[0]["mode"]).name.startswith("0o40")
