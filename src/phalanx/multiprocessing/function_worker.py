@@ -37,7 +37,11 @@ def _received(copy: Any) -> Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a worker is told. ``parent``: the agent's pid, None if the agent's thread may end before the agent."""
+    """What a worker is told.
+
+    ``parent``: the agent's pid, None if the agent's thread may end before the agent. ``unblocked``: the signal mask to
+    go on with, when the worker was forked with all signals blocked.
+    """
 
     name: str
     local_rank: int
@@ -45,6 +49,7 @@ class Order:
     arguments: tuple[Any, ...]
     environment: dict[str, str]
     start_method: str
+    unblocked: frozenset[int] | None
     parent: int | None
     result: Descriptor
     crash: Descriptor
@@ -55,8 +60,9 @@ class Order:
 def run(order: Order) -> None:
     """Be the worker. Ends by returning, or by the function's own exception."""
     os.setsid()
-    if order.start_method == "fork":
+    if order.unblocked is not None:
         _forget_signal_handlers()
+        signal.pthread_sigmask(signal.SIG_SETMASK, order.unblocked)
     if order.parent is not None:
         _die_with(order.parent, order.start_method)
     _use_streams(order)
@@ -100,9 +106,10 @@ def _die_with(agent: int, start_method: str) -> None:
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if start_method == "forkserver":
-        # Our parent is the server, which ends with the agent.
+        # Our parent is the server. It ends with the agent once no worker holds the pipe by which it sees that.
         import multiprocessing
 
+        _let_the_fork_server_go()
         parent = multiprocessing.parent_process()
         is_orphan = parent is None or not parent.is_alive()
     else:
@@ -111,16 +118,41 @@ def _die_with(agent: int, start_method: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _let_the_fork_server_go() -> None:
+    """Put something harmless in the place of the fork server's lifeline, which it gives to each of its children.
+
+    They need a descriptor there to start children of their own by the same server; they need not keep it alive.
+    """
+    from multiprocessing import forkserver
+
+    lifeline = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_alive_fd", None)
+    if lifeline is not None:
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, lifeline, inheritable=False)
+        os.close(null)
+
+
 def _use_streams(order: Order) -> None:
-    for stream, number in ((order.stdout, 1), (order.stderr, 2)):
-        if stream is not None:
-            os.dup2(stream.fd, number)
-            if stream.fd > 2:
-                os.close(stream.fd)
+    for name, descriptor, number in (("stdout", order.stdout, 1), ("stderr", order.stderr, 2)):
+        if descriptor is None:
+            continue
+        os.dup2(descriptor.fd, number)
+        if descriptor.fd > 2:
+            os.close(descriptor.fd)
+        if not _writes_to(getattr(sys, name), number):
+            # Forked from a program that had replaced it (a notebook, a test runner): that one's is not the worker's.
+            setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115
     if order.local_rank != 0:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
+
+
+def _writes_to(stream: Any, number: int) -> bool:
+    try:
+        return bool(stream.fileno() == number)
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def _watch_for_crashes(fd: int) -> None:

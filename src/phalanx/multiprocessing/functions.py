@@ -9,8 +9,9 @@ import contextlib
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +89,29 @@ class MultiprocessContext(PContext):
 
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
         result = self._results[local_rank] = NamelessFile(f"phalanx-result-{local_rank}")
+        with self._blocked_signals() as unblocked:
+            return self._spawn_with(local_rank, result, unblocked, stdout, stderr)
+
+    @contextlib.contextmanager
+    def _blocked_signals(self) -> Iterator[frozenset[int] | None]:
+        """Block all signals over a fork: one that came before the child has dropped our handlers would be lost."""
+        if not self._forks():
+            yield None
+            return
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            yield frozenset(before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _spawn_with(
+        self,
+        local_rank: int,
+        result: NamelessFile,
+        unblocked: frozenset[int] | None,
+        stdout: int | None,
+        stderr: int | None,
+    ) -> Child:
         order = Order(
             name=_name_of(self.entrypoint),
             local_rank=local_rank,
@@ -95,6 +119,7 @@ class MultiprocessContext(PContext):
             arguments=self.args[local_rank],
             environment=self._additions(local_rank),
             start_method=self.start_method,
+            unblocked=unblocked,
             # The parent-death signal follows the thread that forked: only the main thread lives as long as we do. The
             # fork server forks in its own main thread.
             parent=os.getpid() if self.start_method == "forkserver" or _is_main_thread() else None,

@@ -27,6 +27,8 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = "ZX"
 _STAT_BYTES = 1024  # one line of about 300 bytes
 _PR_SET_CHILD_SUBREAPER = 36
+_KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
+_READS_IN_EXEC = 3
 # A process has 1024 descriptors by default, and 256 workers use most of them. The rest of a larger tree is watched
 # after the scan that follows the end of these.
 _WATCHED_AT_ONCE = 64
@@ -112,12 +114,9 @@ class ProcessTree:
 
     def members(self) -> list[JobProcess]:
         """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
-        members = [
-            JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
-            for stat in self._closure(_read_all())
-            if stat.state not in _GONE
-        ]
-        self._last_scan = members
+        # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
+        # not from the next. "Nobody" is believed when it is said twice.
+        members = self._last_scan = self._scan() or self._scan()
         if self._epoll is not None:
             self._watch(members)
         return members
@@ -196,6 +195,13 @@ class ProcessTree:
 
     # Scanning
 
+    def _scan(self) -> list[JobProcess]:
+        return [
+            JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
+            for stat in self._closure(_read_all())
+            if stat.state not in _GONE
+        ]
+
     def _closure(self, table: dict[int, _Stat]) -> list[_Stat]:
         """Seeds (workers, their sessions, marked processes, own children) and everything that descends from them."""
         young = {pid: stat for pid, stat in table.items() if stat.start_ticks >= self._born_ticks}
@@ -248,8 +254,12 @@ class ProcessTree:
         # hold it, and the reader would wait with it for ever. Zombies have no environment.
         if stat.state in _GONE or stat.state == "D":
             return False
-        environment = _read_file(f"/proc/{stat.pid}/environ", None)
-        return environment is not None and self._marker in environment.split(b"\0")
+        for _ in range(_READS_IN_EXEC):
+            environment = _read_file(f"/proc/{stat.pid}/environ", None)
+            if environment or environment is None or stat.parent == _KTHREADD:
+                return environment is not None and self._marker in environment.split(b"\0")
+            os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
+        return False
 
     def _watch(self, members: list[JobProcess]) -> None:
         assert self._epoll is not None

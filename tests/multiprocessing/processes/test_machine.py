@@ -168,7 +168,9 @@ def test_a_tree_that_was_empty_and_is_not_does_not_end_the_stop() -> None:
 
 @pytest.mark.parametrize("state", StopState)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
-def test_every_pair_of_event_and_state_is_listed_and_keeps_the_invariants(event: object, state: StopState) -> None:
+def test_every_pair_of_event_and_state_is_listed_and_keeps_the_invariants(
+    event: object, state: StopState
+) -> None:
     machine = machine_in(state)
     machine.step(event, 1000.0)
     machine.check()

@@ -27,7 +27,10 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
     def run(script: str, **environment: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            ["sh", "-c", script], start_new_session=True, stdin=subprocess.PIPE, env={**os.environ, **environment}
+            ["sh", "-c", script],
+            start_new_session=True,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **environment},
         )
         started.append(process)
         return process
@@ -89,7 +92,12 @@ def test_an_orphan_without_the_mark_is_known_by_the_session_of_its_dead_worker(
 
 @pytest.mark.parametrize("mark", ["that-job", "this-job-too", "this-jo", ""])
 def test_a_process_of_another_job_is_no_member_and_gets_no_signal(
-    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, mark: str, nap: str, soon: Soon, sleepers: Sleepers
+    start: Callable[..., subprocess.Popen[bytes]],
+    tree: ProcessTree,
+    mark: str,
+    nap: str,
+    soon: Soon,
+    sleepers: Sleepers,
 ) -> None:
     bystander = start(f"sleep {nap} & wait", PHALANX_JOB=mark)
     soon(lambda: len(sleepers()) == 1)
@@ -225,7 +233,9 @@ def test_a_tree_of_more_processes_than_are_watched_at_once_is_followed_to_its_en
 
 def run_in_a_process_of_its_own(script: str, *arguments: str) -> str:
     """Run a script that may become a subreaper, which a test process must not."""
-    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
