@@ -275,6 +275,24 @@ def test_a_script_that_is_not_there_is_a_mistake_but_a_module_or_a_command_is_lo
         assert launch_values(read_words([flag, "no.such"]), {})["entrypoint"] == "no.such"
 
 
+def test_a_missing_script_in_a_folder_that_is_gone_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(
+        UsageError, match=r"there is no script 'x.py', and the current folder has been deleted"
+    ):
+        launch_values(read_words(["x.py"]), {})
+
+
+def test_no_log_folder_is_made_for_a_job_that_is_refused(values: Values, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        values("--log-dir", str(tmp_path / "logs"), "--nnodes", "2")
+    assert not (tmp_path / "logs").exists()
+
+
 def test_a_folder_is_a_script_if_it_has_a_main_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"is a folder without a __main__\.py"):
         launch_values(read_words([str(tmp_path)]), {})

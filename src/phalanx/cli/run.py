@@ -44,19 +44,23 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
     """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr."""
     texts = {option.dest: _find_text(option, line.given, environ) for option in OPTIONS}
     values = {option.dest: _read(option, texts[option.dest]) for option in OPTIONS}
+    origins = {
+        option.dest: found.origin if (found := texts[option.dest]) else option.flag for option in OPTIONS
+    }
     if line.script is None:
         raise UsageError(
             "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
         )
     module, no_python = _kind_of_program(line.script, values)
-    _check_log_dir(values["log_dir"])
-    _check_port_range(values["rdzv_conf"].get("master_port_range"))
-    min_nodes, max_nodes = _nodes(values)
-    stop_signals, pass_signals = _signals(values, stop_is_given=texts["signals_to_handle"] is not None)
+    min_nodes, max_nodes = _nodes(values, origins)
+    stop_signals, pass_signals = _signals(
+        values, origins, stop_is_given=texts["signals_to_handle"] is not None
+    )
+    _check_port_range(values["rdzv_conf"].get("master_port_range"), origins["rdzv_conf"])
+    _check_log_dir(values["log_dir"], origins["log_dir"])
     if values["event_log_handler"] != "null":
-        warn(
-            f"--event-log-handler {values['event_log_handler']} has no effect: this version records no events yet"
-        )
+        name = f"{origins['event_log_handler']} {values['event_log_handler']}"
+        warn(f"{name} has no effect: this version records no events yet")
     return {
         "nproc": values["nproc_per_node"],
         "min_nodes": min_nodes,
@@ -132,9 +136,8 @@ def _kind_of_program(program: str, values: Mapping[str, Any]) -> tuple[bool, boo
 
 def _check_script(script: str) -> None:
     if not os.path.exists(script):
-        place = "" if os.path.isabs(script) else f" in {os.getcwd()}"
         raise UsageError(
-            f"there is no script {script!r}{place}; -m runs a module, --no-python any other program"
+            f"there is no script {script!r}{_place(script)}; -m runs a module, --no-python any other program"
         )
     if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
         raise UsageError(f"{script!r} is a folder without a __main__.py, so Python cannot run it")
@@ -142,19 +145,28 @@ def _check_script(script: str) -> None:
         raise UsageError(f"the script {script!r} cannot be read; check its permissions")
 
 
-def _check_log_dir(log_dir: str | None) -> None:
+def _place(script: str) -> str:
+    if os.path.isabs(script):
+        return ""
+    try:
+        return f" in {os.getcwd()}"
+    except FileNotFoundError:
+        return ", and the current folder has been deleted"
+
+
+def _check_log_dir(log_dir: str | None, origin: str) -> None:
     """Make the log folder, as torchrun does, so that what is wrong with it is known before workers start."""
     if log_dir is None or log_dir == os.devnull:
         return
     try:
         os.makedirs(log_dir, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"--log-dir: cannot make the folder {log_dir!r}: {error.strerror}") from None
+        raise UsageError(f"{origin}: cannot make the folder {log_dir!r}: {error.strerror}") from None
     if not os.access(log_dir, os.W_OK | os.X_OK):
-        raise UsageError(f"--log-dir: cannot write into the folder {log_dir!r}; check its permissions")
+        raise UsageError(f"{origin}: cannot write into the folder {log_dir!r}; check its permissions")
 
 
-def _check_port_range(raw: str | None) -> None:
+def _check_port_range(raw: str | None, origin: str) -> None:
     if raw is None:
         return
     from phalanx.launcher.command import port_range
@@ -162,37 +174,40 @@ def _check_port_range(raw: str | None) -> None:
     try:
         port_range(raw)
     except ValueError as reason:
-        raise UsageError(f"--rdzv-conf: {reason}") from None
+        raise UsageError(f"{origin}: {reason}") from None
 
 
-def _nodes(values: Mapping[str, Any]) -> tuple[int, int]:
+def _nodes(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[int, int]:
     smallest, largest = values["nnodes"]
     if smallest > 1:
-        reason = (
-            "with --standalone there is one node"
-            if values["standalone"]
-            else "several machines are not supported by this version"
-        )
-        raise UsageError(f"--nnodes: at least {smallest} nodes are asked for, and {reason}")
+        reason = "several machines are not supported by this version"
+        if values["standalone"]:
+            reason = "with --standalone there is one node"
+        raise UsageError(f"{origins['nnodes']}: at least {smallest} nodes are asked for, and {reason}")
     if largest > 1 and not values["standalone"]:
-        warn("--nnodes: starts with this node alone; others cannot join a job of this version yet")
+        warn(
+            f"{origins['nnodes']}: starts with this node alone; others cannot join a job of this version yet"
+        )
     if values["node_rank"] > 0:
-        warn(f"--node-rank {values['node_rank']} has no effect: this job has one node, and its rank is 0")
+        warn(
+            f"{origins['node_rank']} {values['node_rank']} has no effect: this job has one node, and its rank is 0"
+        )
     return smallest, largest
 
 
-def _signals(values: Mapping[str, Any], *, stop_is_given: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _signals(
+    values: Mapping[str, Any], origins: Mapping[str, str], *, stop_is_given: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return which signals stop the job and which are passed on to the workers; no signal does both."""
+    stop, passed = origins["signals_to_handle"], origins["pass_signals"]
     listed, unknown = values["signals_to_handle"]
     further, unknown_further = values["pass_signals"] or ((), ())
     if unknown_further:
-        raise UsageError(f"--pass-signals: this system has no signal {unknown_further[0]!r}")
+        raise UsageError(f"{passed}: this system has no signal {unknown_further[0]!r}")
     if unknown:  # torchrun goes on without them, so a job that ran there runs here
-        warn(
-            f"--signals-to-handle: this system has no signal {', '.join(map(repr, unknown))}; the others are handled"
-        )
-    both = [stop.name for stop in listed if stop in further]
+        warn(f"{stop}: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
+    both = [one.name for one in listed if one in further]
     if both and stop_is_given:
-        raise UsageError(f"{both[0]} is in --signals-to-handle and in --pass-signals; it cannot do both")
-    passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
-    return tuple(int(stop) for stop in listed if stop not in passed), tuple(map(int, passed))
+        raise UsageError(f"{both[0]} is in {stop} and in {passed}; it cannot do both")
+    all_passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
+    return tuple(int(one) for one in listed if one not in all_passed), tuple(map(int, all_passed))
