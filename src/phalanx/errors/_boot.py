@@ -51,11 +51,11 @@ def run() -> None:
         _die_with(int(parent))
     _watch_for_crashes(crash_file)
     arguments, namespace = _leave_no_trace()
-    as_module = arguments[0] == "-m"
-    capture = _Capture(keep_main=as_module)
+    capture = _Capture()
     try:
+        as_module = arguments[0] == "-m"
         function, *operands = _module(arguments) if as_module else _file(arguments, namespace)
-        capture.begin()
+        capture.begin(keep_main=function is not exec)
         function(*operands)  # a built-in function or runpy's: there is no other frame of ours
     except SystemExit as leaving:
         capture.exits(leaving)
@@ -193,21 +193,29 @@ def _compiled(content: bytes, magic: bytes) -> Any:
 class _Capture:
     """Records the end of this process, and only of this one: a forked child that comes here is not the worker."""
 
-    def __init__(self, *, keep_main: bool) -> None:
+    def __init__(self) -> None:
         self.pid = os.getpid()
-        self.keep_main = keep_main
+        self.has_begun = False
+        self.keep_main = False
         self.handler: Any = None
 
-    def begin(self) -> None:
-        """Watch threads, and start the error handler that the agent named, if it named one."""
+    def begin(self, *, keep_main: bool) -> None:
+        """Watch threads, and start the error handler that the agent named, if it named one.
+
+        ``keep_main``: the program runs through runpy. At the end of a *file* the interpreter deletes ``__file__`` and
+        ``__cached__`` from ``__main__``, before the last threads and exit handlers run; after runpy it does not. It
+        takes us for a file, and ending by ``SystemExit`` avoids that.
+        """
+        self.has_begun = True
+        self.keep_main = keep_main
         if os.environ.get("PHALANX_ERROR_HANDLER"):
             self.handler = _error_handler()
             self.handler.initialize()
         self._watch_threads()
 
     def exits(self, leaving: SystemExit) -> None:
-        """Record ``sys.exit`` when it means a failure."""
-        if leaving.code is not None and leaving.code != 0:
+        """Record ``sys.exit`` when it means a failure, and is the program's own."""
+        if self.has_begun and leaving.code is not None and leaving.code != 0:
             self.record(leaving)
 
     def fails(self, failure: BaseException) -> None:
@@ -216,7 +224,7 @@ class _Capture:
         sys.excepthook = _Farewell(getattr(sys, "excepthook", None), keep_main=self.keep_main)
 
     def ends(self) -> None:
-        # After a *file* the interpreter deletes __file__ from __main__; after -m it does not. It takes this for a file.
+        """Come to the normal end."""
         if self.keep_main:
             raise SystemExit(0)
 
@@ -315,9 +323,7 @@ def _error_handler() -> Any:
 
 
 def _complain(problem: BaseException) -> None:
-    try:
-        print(
-            f"phalanx: could not record the exception: {type(problem).__name__}: {problem}", file=sys.stderr
-        )
+    try:  # noqa: SIM105 # contextlib would be one more import at the moment of failure
+        print(f"phalanx: could not record the exception: {problem!r}", file=sys.stderr)
     except BaseException:  # noqa: BLE001
         pass  # there is nobody left to tell

@@ -47,7 +47,7 @@ def describe(failure: BaseException, *, thread: str | None = None, room: int = R
         "monotonic_ns": time.monotonic_ns(),
         **_essentials(failure, short),
         "script_place": _safely(lambda: _place(failure, script_only=True), None),
-        "exit_code": exit_code(failure),
+        "exit_code": _safely(lambda: exit_code(failure), None),
         "notes": _safely(lambda: _notes(failure, short), []),
         "chain": _safely(lambda: _chain(failure, short // 4), []),
         "group": _safely(lambda: _group(failure, short // 4, _DEPTH), None),

@@ -6,6 +6,7 @@ beside the script, no descriptors or memory left), and the data is ours, so that
 
 from __future__ import annotations
 
+import errno
 import os
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["encode", "write_atomically"]
+
+# The folder refuses, and not the disk: a full one would only lose the old content too.
+_NO_ROOM_BESIDE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.ENAMETOOLONG}
+)
 
 
 def encode(value: Any) -> str:
@@ -49,24 +55,21 @@ def _quoted(text: str) -> str:
 def write_atomically(path: str, content: bytes) -> None:
     """Replace ``path`` by a file with ``content``: temporary file beside it, fsync, rename.
 
-    Where no file can be made beside it or renamed over it (a single bind-mounted file, as Kubernetes' termination log,
-    or a device) an existing ``path`` is written in place. Raises OSError, and leaves no temporary file then.
+    Where no file can be made beside it or renamed over it (a single bind-mounted file, as Kubernetes' termination log)
+    an existing file is written in place, and so is a device. Raises OSError, and leaves no temporary file then.
     """
+    if os.path.exists(path) and not os.path.isfile(path):
+        _write(path, content, os.O_NONBLOCK)  # a fifo without a reader must not block us
+        return
     temporary = os.path.join(os.path.dirname(path), f".error-{os.getpid()}.tmp")
     try:
-        try:
-            _write(temporary, content, os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
-            if os.path.lexists(path) and not os.path.isfile(path):
-                raise OSError(f"{path} is no regular file")
-            os.replace(temporary, path)
-        except OSError:
-            _remove(temporary)
-            raise
+        _write(temporary, content, os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+        os.replace(temporary, path)
     except OSError as first:
-        try:
-            _write(path, content, os.O_TRUNC | os.O_NONBLOCK)  # non-blocking: a fifo without a reader
-        except OSError:
-            raise first from None
+        _remove(temporary)
+        if first.errno not in _NO_ROOM_BESIDE or not os.path.isfile(path):
+            raise
+        _write(path, content, os.O_TRUNC)
 
 
 def _write(path: str, content: bytes, flags: int) -> None:
@@ -78,8 +81,6 @@ def _write(path: str, content: bytes, flags: int) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            import errno
-
             if error.errno not in (
                 errno.EINVAL,
                 errno.ENOTSUP,
