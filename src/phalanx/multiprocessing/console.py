@@ -8,6 +8,7 @@ on.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -24,6 +25,7 @@ from phalanx.multiprocessing.live import LiveScreen
 __all__ = ["Console", "FdConsole", "TextConsole", "console_for", "same_place"]
 
 _GONE = frozenset({errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET})
+_PIPE_SIZE = 1 << 20  # what Linux allows everybody
 # Longer than any row; keeps a live line that is no line from costing more than it shows.
 _LIVE_LIMIT = 4096
 
@@ -79,8 +81,8 @@ class FdConsole(Console):
     terminals are opened anew. Where that fails, a poll before each write of `select.PIPE_BUF` bytes does it.
 
     Others write to it too (workers' inherited streams, a second launcher), and shall not get into the middle of our
-    lines. A pipe takes a write in one piece if it is empty and as large, or if the write is at most PIPE_BUF; so
-    portions have one of these sizes and end with a line.
+    lines. A pipe takes a write in one piece if it has room for it, or if it is at most PIPE_BUF long; so portions are
+    cut to that, and end with a line.
     """
 
     def __init__(self, fd: int) -> None:
@@ -93,10 +95,8 @@ class FdConsole(Console):
         self.is_terminal = os.isatty(fd)
         if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode) or stat.S_ISSOCK(mode):
             self._open_anew()
-        self._pipe_size = 0
-        if stat.S_ISFIFO(mode):
-            get_size = getattr(fcntl, "F_GETPIPE_SZ", None)  # Linux
-            self._pipe_size = fcntl.fcntl(fd, get_size) if get_size is not None else select.PIPE_BUF
+        self._pipe_size = _pipe_size(fd) if stat.S_ISFIFO(mode) else 0
+        self._is_grown = False
         if self.is_terminal and os.environ.get("TERM", "dumb") != "dumb":
             self._screen = LiveScreen()
 
@@ -139,7 +139,7 @@ class FdConsole(Console):
             while self._backlog:
                 self._push_first()
         except BlockingIOError:
-            pass
+            self._grow()
         except OSError as error:
             # A full disk may have room later; a reader that left does not come back.
             self.gone = error.errno in _GONE
@@ -169,12 +169,27 @@ class FdConsole(Console):
             return select.PIPE_BUF
         if not self._pipe_size:
             return size
-        return select.PIPE_BUF if _unread_bytes(self._fd) else self._pipe_size
+        # A pipe counts in pages. Ours are nearly full; that all of them are a quarter full is the safe side.
+        return max(self._pipe_size - 4 * _unread_bytes(self._fd), select.PIPE_BUF)
+
+    def _grow(self) -> None:
+        """Give a slow reader a larger pipe, once: each time that we wait for it costs two changes of process."""
+        if self._pipe_size and not self._is_grown:
+            self._is_grown = True
+            set_size = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux
+            if set_size is not None:
+                with contextlib.suppress(OSError):  # the user's limit is reached
+                    self._pipe_size = fcntl.fcntl(self._fd, set_size, max(_PIPE_SIZE, self._pipe_size))
 
     def _is_writable(self) -> bool:
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         return bool(poll.poll(0))
+
+
+def _pipe_size(pipe: int) -> int:
+    get_size = getattr(fcntl, "F_GETPIPE_SZ", None)  # Linux
+    return fcntl.fcntl(pipe, get_size) if get_size is not None else select.PIPE_BUF
 
 
 def _unread_bytes(pipe: int) -> int:

@@ -79,6 +79,16 @@ class Stream:
                 self.outlets.remove(outlet)
                 outlet.close()
 
+    @property
+    def due(self) -> float | None:
+        """When an outlet has held something back for long enough."""
+        return min((outlet.due for outlet in self.outlets if outlet.due is not None), default=None)
+
+    def release(self) -> None:
+        """Have the outlets let go of what they hold back."""
+        for outlet in self.outlets:
+            outlet.release()
+
     def finish(self) -> None:
         """Complete the last line: its worker has ended, or its source."""
         self.ends_at = None
@@ -103,16 +113,15 @@ class Mover:
         self._selector.register(waker, selectors.EVENT_READ)
         self._streams: dict[Stream, None] = {}  # in the order of their coming; so are the next two
         self._pending: dict[Stream, None] = {}  # may have something to read
+        self._holding: dict[Stream, float] = {}  # until then an outlet holds something back
         self._paused: dict[Stream, None] = {}  # off the selector until their console takes more
         self._consoles: set[Console] = set()
         self._waiting: set[Console] = set()  # those on the selector until they take more
-        self._due: dict[
-            Console, int
-        ] = {}  # what each must have written before all ended workers' bytes are out
+        # What each must have written before all that ended workers wrote is out.
+        self._due: dict[Console, int] = {}
         self._inotify: Inotify | None = None
-        self._watched: dict[
-            int, list[Stream]
-        ] = {}  # by inotify's number of a file, or of a folder it is to appear in
+        # By inotify's number of a file, or of the folder that it is to appear in (then it is absent).
+        self._watched: dict[int, list[Stream]] = {}
         self._absent: set[Stream] = set()
         self._unwatched: list[Stream] = []
         self._looks_at = 0.0
@@ -157,6 +166,7 @@ class Mover:
             self._pending.update(dict.fromkeys(self._unwatched))
         self._resume()
         moved = sum(self._serve(stream) for stream in list(self._pending))
+        self._release(time.monotonic())
         self._listen_to_consoles()
         if 0 < moved < _LITTLE and deadline is None and not self._pending:
             time.sleep(_REST_S)
@@ -183,6 +193,7 @@ class Mover:
         if any(not stream.blocked and stream.ends_at is None for stream in self._pending):
             return 0.0
         deadlines = [stream.ends_at for stream in self._pending if stream.ends_at and not stream.blocked]
+        deadlines += self._holding.values()
         if deadline is not None:
             deadlines.append(deadline)
         if self._unwatched:
@@ -191,6 +202,8 @@ class Mover:
 
     def _serve(self, stream: Stream) -> int:
         moved, more = stream.move()
+        if moved and (due := stream.due) is not None:
+            self._holding[stream] = due
         if more is None:
             self._finish(stream)
             self._retire(stream)
@@ -202,12 +215,21 @@ class Mover:
                 del self._pending[stream]
         return moved
 
+    def _release(self, now: float) -> None:
+        for stream in [stream for stream, until in self._holding.items() if until <= now]:
+            due = stream.due
+            if due is not None and due > now:  # what was held then is out, and this came later
+                self._holding[stream] = due
+            else:
+                stream.release()
+                del self._holding[stream]
+
     def _finish(self, stream: Stream) -> None:
         stream.finish()
         self._due.update((console, console.queued) for console in stream.consoles)
 
     def _retire(self, stream: Stream) -> None:
-        for streams in (self._streams, self._pending, self._paused):
+        for streams in (self._streams, self._pending, self._paused, self._holding):
             streams.pop(stream, None)
         if stream in self._unwatched:
             self._unwatched.remove(stream)

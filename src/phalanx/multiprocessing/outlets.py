@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 
 from phalanx.multiprocessing.console import Console
@@ -10,6 +11,10 @@ from phalanx.multiprocessing.lines import LineAssembler, matching, prefixed, pri
 from phalanx.multiprocessing.prefix import LinePrefix
 
 __all__ = ["ConsoleCopy", "LastBytes", "LineOutlet", "MatchingLines", "Outlet"]
+
+# Long enough for the writes that make one line, and half of what a line may take to the screen.
+_HELD_S = 0.025
+_HELD_BYTES = 4096
 
 
 class Outlet:
@@ -23,6 +28,14 @@ class Outlet:
 
     def finish(self) -> None:
         """The worker has ended: complete what is unfinished. Its children may still write; then it goes on."""
+
+    @property
+    def due(self) -> float | None:
+        """When to call `release` (monotonic), if something is held back."""
+        return None
+
+    def release(self) -> None:
+        """Let go of what is held back for a while."""
 
     def close(self) -> None:
         """Let go of what this outlet opened itself."""
@@ -49,16 +62,48 @@ class LastBytes(Outlet):
 
 
 class ConsoleCopy(Outlet):
-    """Copies a stream to a console unchanged."""
+    """Copies a stream to a console unchanged.
 
-    __slots__ = ("_console",)
+    ``is_shared`` says that other streams are copied there too. An unbuffered traceback is a dozen writes a line, and
+    those of ranks that fail together would mix within the line; so the rest of a line may follow for a moment.
+    """
 
-    def __init__(self, console: Console) -> None:
+    __slots__ = ("_console", "_due", "_is_shared", "_part")
+
+    def __init__(self, console: Console, *, is_shared: bool) -> None:
         self._console = console
+        self._is_shared = is_shared
+        self._part = b""
+        self._due: float | None = None
 
     def take(self, chunk: bytes) -> None:
-        """Copy it."""
-        self._console.copy(chunk)
+        """Copy it, to the end of its last line."""
+        if not self._is_shared:
+            self._console.copy(chunk)
+            return
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            self._part += chunk[:end]
+            self.release()
+        self._part += chunk[end:]
+        if len(self._part) > _HELD_BYTES:
+            self.release()
+        if self._part and self._due is None:
+            self._due = time.monotonic() + _HELD_S
+
+    @property
+    def due(self) -> float | None:
+        """When a line's beginning has waited long enough: it may be a prompt or a progress bar."""
+        return self._due
+
+    def release(self) -> None:
+        """Copy the part of a line that is held back."""
+        part, self._part, self._due = self._part, b"", None
+        self._console.copy(part)
+
+    def finish(self) -> None:
+        """Copy what was held back."""
+        self.release()
 
 
 class MatchingLines:

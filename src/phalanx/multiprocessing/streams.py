@@ -65,6 +65,7 @@ class WorkerStreams:
         self._filters = {"stdout": tuple(stdout_filters), "stderr": tuple(stderr_filters)}
         self._filtered: dict[str, MatchingLines] = {}
         self._consoles: dict[str, Console | None] = {}
+        self._is_shared = len(local_ranks) > 1
         self._unspawned = set(local_ranks) if forks else set()
         self._ends: dict[int, StreamEnds] = {}
         self._tails: dict[int, LastBytes] = {}
@@ -189,7 +190,7 @@ class WorkerStreams:
         outlets: list[Outlet] = [self._tail(local_rank)]
         consoles: list[Console] = []
         if console is not None:
-            outlets.append(ConsoleCopy(console))
+            outlets.append(ConsoleCopy(console, is_shared=self._is_shared))
             consoles.append(console)
         source, writing = _open_like(console)
         self._move(Stream(local_rank, source, outlets, consoles))

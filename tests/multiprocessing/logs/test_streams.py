@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import signal
 import struct
 import subprocess
@@ -16,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.multiprocessing import mover, outlets
+from phalanx.multiprocessing import inotify, outlets
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 from phalanx.multiprocessing.std import Std
 from phalanx.multiprocessing.streams import StreamEnds, WorkerStreams
@@ -139,6 +138,24 @@ def test_inherited_stderr_arrives_unchanged_and_its_last_bytes_are_kept(group, c
     )
     assert done.streams.stderr_tail(0) == data[-1000:]
     assert screen.everything() == data
+
+
+def test_lines_of_inherited_stderr_written_in_parts_do_not_mix(group, consoles) -> None:
+    screen = consoles("stderr").read()
+    consoles("stdout").read()
+    script = _SAY + "[e(c) for _ in range(300) for c in (b'%d', b'%d', b'%d', b'%d', b'\\n')]"
+    group(4).start(*[script.replace("%d", str(rank)) for rank in range(4)]).finish()
+    assert Counter(screen.everything().split()) == {str(rank).encode() * 4: 300 for rank in range(4)}
+
+
+def test_a_prompt_on_inherited_stderr_is_shown_though_its_line_does_not_end(group, consoles) -> None:
+    screen = consoles("stderr").read()
+    consoles("stdout").read()
+    running = group(2).start(*[_SAY + "e(b'continue? '); sys.stdin.read()"] * 2, stdin=subprocess.PIPE)
+    screen.wait_for(b"continue? continue? ")
+    for worker in running.workers.values():
+        worker.stdin.close()
+    running.finish()
 
 
 def test_the_tail_of_a_redirected_stderr_is_the_end_of_its_file(group, consoles) -> None:
@@ -323,7 +340,7 @@ def test_without_inotify_files_are_still_followed(group, consoles, monkeypatch) 
     def fail(self: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(mover.Inotify, "__init__", fail)
+    monkeypatch.setattr(inotify.Inotify, "__init__", fail)
     screen = consoles("stdout").read()
     running = group(tee=Std.OUT).start(
         "import sys; print('first'); sys.stdin.read(); print('second')", stdin=subprocess.PIPE
@@ -336,7 +353,7 @@ def test_without_inotify_files_are_still_followed(group, consoles, monkeypatch) 
 
 def test_lost_notices_make_every_file_be_looked_at(group, consoles, monkeypatch) -> None:
     monkeypatch.setattr(
-        mover.Inotify, "read", lambda self: (os.read(self.fileno(), 1 << 16), {-1: mover.OVERFLOW})[1]
+        inotify.Inotify, "read", lambda self: (os.read(self.fileno(), 1 << 16), {-1: inotify.OVERFLOW})[1]
     )
     screen = consoles("stdout").read()
     running = group(tee=Std.OUT).start("import sys; print('ready'); sys.stdin.read()", stdin=subprocess.PIPE)
@@ -477,7 +494,7 @@ def test_a_hundred_megabytes_pass_in_bounded_memory(tmp_path: Path) -> None:
         )
     assert result.returncode == 0, result.stderr
     assert int(result.stderr) < 16 * 1024, f"{int(result.stderr)} KiB more than before"
-    lengths = Counter()
+    lengths: Counter[tuple[bytes, int]] = Counter()
     with open(tmp_path / "shown", "rb") as shown:
         for line in shown:
             lengths[line[:6], len(line)] += 1
@@ -492,7 +509,7 @@ def test_lines_reach_the_log_thread_with_every_signal_blocked_there(group, conso
     running.workers[0].stdin.close()
     running.wait()
     status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
-    mask = int(re.search(r"SigBlk:\s*(\w+)", status)[1], 16)
+    mask = int(status.split("SigBlk:")[1].split()[0], 16)
     assert all(
         mask >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGTTOU)
     )

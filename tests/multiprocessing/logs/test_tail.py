@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.multiprocessing import mover
+from phalanx.multiprocessing import inotify
 from phalanx.multiprocessing.tail import TailLog, tail_logfile
 
 
@@ -73,7 +73,7 @@ def test_without_inotify_the_interval_counts(tmp_path: Path, monkeypatch: pytest
     def fail(self: object) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(mover.Inotify, "__init__", fail)
+    monkeypatch.setattr(inotify.Inotify, "__init__", fail)
     path = tmp_path / "log"
     dst = io.StringIO()
     tail = TailLog("t", {0: str(path)}, dst, interval_sec=0.01).start()
