@@ -1,0 +1,1 @@
+"""Benchmarks: the speed budgets of one machine, measured beside torchrun in the same run. See README.md."""

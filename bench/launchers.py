@@ -1,0 +1,117 @@
+"""Start jobs under either launcher; workers stamp what happens with the machine-wide monotonic clock."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+WORKERS = Path(__file__).parent / "workers"
+LIMIT_S = 600.0  # a job that tells nothing for so long is stuck
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launcher:
+    """A command that takes torchrun's flags."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+PHALANX = Launcher("phalanx", (sys.executable, "-m", "phalanx", "run"))
+TORCHRUN = Launcher("torchrun", (sys.executable, "-m", "torch.distributed.run"))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stamp:
+    """A worker's line `name rank restart pid`, and when it wrote it, in seconds of the monotonic clock."""
+
+    name: str
+    rank: int
+    restart: int
+    pid: int
+    at: float
+
+
+class Job:
+    """
+    A running launcher. Workers write stamps into the named pipe `$BENCH_PIPE`, see `workers/`.
+
+    A stamp without a time of its own (from a shell) gets the time at which it was read.
+    """
+
+    def __init__(self, launcher: Launcher, *arguments: object, stdout: int = subprocess.DEVNULL) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="bench-")
+        pipe = Path(self._folder.name, "stamps")
+        os.mkfifo(pipe)
+        self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._half_line = b""
+        self.stamps: list[Stamp] = []
+        self.started_at = time.monotonic()
+        self.process = subprocess.Popen(
+            [*launcher.command, *map(str, arguments)],
+            cwd=self._folder.name,
+            # Equal threads for both, and no banner.
+            env={**os.environ, "BENCH_PIPE": str(pipe), "TMPDIR": self._folder.name, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The launcher's."""
+        return self.process.pid
+
+    def stamped(self, name: str, count: int, *, restart: int = 0) -> list[Stamp]:
+        """Wait until `count` workers of this attempt have stamped `name`."""
+        while len(found := [s for s in self.stamps if (s.name, s.restart) == (name, restart)]) < count:
+            if not select.select([self._pipe], [], [], LIMIT_S)[0]:
+                raise TimeoutError(f"{count} x {name!r} did not come; {self.process.poll()=}, {self.stamps=}")
+            self._read()
+        return found
+
+    def _read(self) -> None:
+        now = time.monotonic()
+        with contextlib.suppress(BlockingIOError):
+            while chunk := os.read(self._pipe, 1 << 16):
+                *lines, self._half_line = (self._half_line + chunk).split(b"\n")
+                for line in lines:
+                    name, rank, restart, pid, *at = line.decode().split()
+                    self.stamps.append(
+                        Stamp(name, int(rank), int(restart), int(pid), int(at[0]) / 1e9 if at else now)
+                    )
+
+    def wait(self) -> float:
+        """Wait for the launcher's end; returns when it was, in seconds of the monotonic clock."""
+        self.process.wait(LIMIT_S)
+        return time.monotonic()
+
+    def stop(self) -> float:
+        """Ask the launcher to stop; returns how long that took, in seconds."""
+        asked_at = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait() - asked_at
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self.process.poll() is None:
+                self.stop()
+        finally:
+            os.close(self._pipe)
+            self._folder.cleanup()
