@@ -61,7 +61,9 @@ class BrokenType(Exception, metaclass=_BrokenType):
     pass
 
 
-@pytest.mark.parametrize("kind", ["BrokenText", "ExitingText", "EndlessText", "NoText", "Hostile", "BrokenType"])
+@pytest.mark.parametrize(
+    "kind", ["BrokenText", "ExitingText", "EndlessText", "NoText", "Hostile", "BrokenType"]
+)
 def test_an_exception_that_fights_back_is_described_nevertheless(raised: Raised, kind: str) -> None:
     def fail() -> None:
         raise globals()[kind]

@@ -25,8 +25,9 @@ ROOM = (
     128 * 1024
 )  # characters of a traceback; a report of that length is read by nobody, and the log has it whole
 _MESSAGE_SHARE = 8  # a message may have an eighth of the room of the traceback
-_ENTRIES = 16  # of a chain, of notes, of a group's members
-_DEPTH = 4  # of groups in groups
+_ENTRIES = 16  # of a chain, and of notes
+_MEMBERS = 32  # of a group and of the groups in it
+_EXCEPTIONS = 500  # that are written out in one traceback
 _FRAMES = 2000  # twice the interpreter's default recursion limit
 _OUR_FOLDER = os.path.dirname(__file__)
 
@@ -50,7 +51,7 @@ def describe(failure: BaseException, *, thread: str | None = None, room: int = R
         "exit_code": _safely(lambda: exit_code(failure), None),
         "notes": _safely(lambda: _notes(failure, short), []),
         "chain": _safely(lambda: _chain(failure, short // 4), []),
-        "group": _safely(lambda: _group(failure, short // 4, _DEPTH), None),
+        "group": _safely(lambda: _group(failure, short // _MEMBERS, [_MEMBERS]), None),
         "thread": thread,
         "host": _safely(lambda: clean(os.uname().nodename)),
         "pid": os.getpid(),
@@ -92,6 +93,8 @@ def clip(text: str, room: int) -> str:
 def format_traceback(failure: BaseException) -> str:
     """The traceback as the interpreter prints it, chain, notes and groups included, without frames of this package."""
     trace = _users_part(failure.__traceback__)
+    if _is_endless(failure):
+        return "".join(_plain_traceback(failure, trace))
     try:
         TracebackException = _traceback_module().TracebackException  # noqa: N806
         return "".join(
@@ -99,6 +102,26 @@ def format_traceback(failure: BaseException) -> str:
         )
     except BaseException:  # noqa: BLE001 # no memory, no stack left, or not the real traceback module
         return "".join(_plain_traceback(failure, trace))
+
+
+def _is_endless(failure: BaseException) -> bool:
+    """Whether the chain and the groups, written out, have more than ``_EXCEPTIONS`` members.
+
+    ``TracebackException`` writes all of it out first: a group of groups that share members took all memory.
+    """
+    pending = [failure]
+    seen: set[int] = set()
+    for _ in range(_EXCEPTIONS):
+        if not pending:
+            return False
+        current = pending.pop()
+        if isinstance(current, BaseExceptionGroup):
+            pending += current.exceptions
+        for led_to_it in (current.__cause__, current.__context__):
+            if led_to_it is not None and id(led_to_it) not in seen:
+                seen.add(id(led_to_it))
+                pending.append(led_to_it)
+    return bool(pending)
 
 
 def _traceback_module() -> Any:
@@ -153,7 +176,7 @@ def _text(failure: BaseException) -> str:
 
 def _essentials(failure: BaseException, room: int) -> dict[str, Any]:
     return {
-        "exception_type": _safely(lambda: clip(clean(_type_name(type(failure))), room)),
+        "exception_type": _safely(lambda: clip(clean(_type_name(type(failure))), max(room, 200))),
         "text": clip(_safely(lambda: clean(_text(failure))), room),
         "place": _safely(lambda: _place(failure), None),
     }
@@ -201,16 +224,21 @@ def _chain(failure: BaseException, room: int) -> list[dict[str, Any]]:
     return chain
 
 
-def _group(failure: BaseException, room: int, depth: int) -> list[dict[str, Any]] | None:
-    """The members of an exception group, groups among them with members of their own; None for no group."""
+def _group(failure: BaseException, room: int, left: list[int]) -> list[dict[str, Any]] | None:
+    """The members of an exception group, groups among them with members of their own; None for no group.
+
+    ``left`` holds the number of members that may still be named: groups can share members without end.
+    """
     if not isinstance(failure, BaseExceptionGroup):
         return None
     members = []
-    for member in failure.exceptions[:_ENTRIES]:
-        entry = _essentials(member, room // _ENTRIES)
-        if depth > 1 and isinstance(member, BaseExceptionGroup):
-            entry["group"] = _group(member, room // _ENTRIES, depth - 1)
-        members.append(entry)
+    for member in failure.exceptions:
+        if left[0] == 0:
+            break
+        left[0] -= 1
+        entry = _essentials(member, room)
+        group = _group(member, room, left)
+        members.append(entry if group is None else {**entry, "group": group})
     return members
 
 
