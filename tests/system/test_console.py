@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import pty
 import select
 import signal
+import struct
+import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -196,71 +201,74 @@ TELL_TERMINALS = """
     size = os.get_terminal_size(2) if sys.stderr.isatty() else None
     tell("streams", out=sys.stdout.isatty(), err=sys.stderr.isatty(), size=size)
     print("one\\ntwo", file=sys.stderr)
-    sys.exit(int(sys.argv[1]))
 """
 
 
-def read_terminal(descriptor: int) -> bytes:
-    """All that is written to a pseudo-terminal until its last writer is gone."""
-    chunks: list[bytes] = []
-    while True:
-        assert select.select([descriptor], [], [], LIMIT_S)[0], "somebody keeps the terminal open"
-        try:
-            chunk = os.read(descriptor, 1 << 16)
-        except OSError:  # EIO: no writer
-            return b"".join(chunks)
-        chunks.append(chunk)
+class Terminal:
+    """A pseudo-terminal: `screen` is for the launcher, the test sits at the keyboard."""
+
+    def __init__(self, *, rows: int = 24, columns: int = 80) -> None:
+        self.keyboard, self.screen = pty.openpty()
+        fcntl.ioctl(self.screen, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def read_all(self) -> bytes:
+        """All that is shown until the last process has closed its end."""
+        os.close(self.screen)
+        chunks: list[bytes] = []
+        while True:
+            assert select.select([self.keyboard], [], [], LIMIT_S)[0], "somebody keeps the terminal open"
+            try:
+                chunks.append(os.read(self.keyboard, 1 << 16))
+            except OSError:  # EIO: nobody is left
+                return b"".join(chunks)
+
+    def close(self) -> None:
+        for end in self.keyboard, self.screen:
+            with contextlib.suppress(OSError):
+                os.close(end)
 
 
-def test_a_script_finds_a_terminal_where_the_launcher_has_one(launch: Launch, script: Script) -> None:
-    keyboard, screen = pty.openpty()
-    try:
-        os.set_blocking(keyboard, True)
-        job = launch("--standalone", script(TELL_TERMINALS), 0, streams={"stderr": screen})
-        os.close(screen)
-        shown = read_terminal(keyboard)
-    finally:
-        os.close(keyboard)
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    terminal = Terminal(rows=33, columns=131)
+    yield terminal
+    terminal.close()
+
+
+def test_a_script_finds_a_terminal_where_the_launcher_has_one(
+    launch: Launch, script: Script, terminal: Terminal
+) -> None:
+    job = launch("--standalone", script(TELL_TERMINALS), streams={"stderr": terminal.screen})
+
+    shown = terminal.read_all()
 
     assert job.wait() == 0
     (streams,) = job.told("streams")
     assert (streams["out"], streams["err"]) == (False, True)
+    assert streams["size"] == [131, 33]
     assert shown == b"one\r\ntwo\r\n", "the terminal turns \\n into \\r\\n once, and nobody else does"
 
 
-def test_the_workers_terminal_has_the_size_of_the_launchers(launch: Launch, script: Script) -> None:
-    import fcntl
-    import struct
-    import termios
+def test_a_flood_of_lines_to_a_terminal_is_shown_to_the_end(
+    launch: Launch, script: Script, terminal: Terminal
+) -> None:
+    job = launch("--standalone", script(WRITER), "stderr", streams={"stderr": terminal.screen})
+    job.told("begun")
+    (job.folder / "go").touch()
 
-    keyboard, screen = pty.openpty()
-    try:
-        fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 131, 0, 0))
-        job = launch("--standalone", script(TELL_TERMINALS), 0, streams={"stderr": screen})
-        os.close(screen)
-        read_terminal(keyboard)
-    finally:
-        os.close(keyboard)
+    shown = terminal.read_all()
 
     assert job.wait() == 0
-    assert job.told("streams")[0]["size"] == [131, 33]
+    assert bool(shown.replace(b"\r\n", b"\n") == WRITTEN)
 
 
-def test_a_failure_on_a_terminal_has_the_stderr_tail_in_its_summary(launch: Launch) -> None:
-    keyboard, screen = pty.openpty()
-    try:
-        job = launch(
-            "--standalone",
-            "--no-python",
-            "sh",
-            "-c",
-            "echo disk on fire >&2; exit 3",
-            streams={"stderr": screen},
-        )
-        os.close(screen)
-        shown = read_terminal(keyboard)
-    finally:
-        os.close(keyboard)
+def test_a_failure_on_a_terminal_has_the_stderr_tail_in_its_summary(
+    launch: Launch, terminal: Terminal
+) -> None:
+    program = ("--no-python", "sh", "-c", "echo disk on fire >&2; exit 3")
+    job = launch("--standalone", *program, streams={"stderr": terminal.screen})
+
+    shown = terminal.read_all()
 
     assert job.wait() == 3
     before, _, summary = shown.partition(b"FAILED")
@@ -268,8 +276,67 @@ def test_a_failure_on_a_terminal_has_the_stderr_tail_in_its_summary(launch: Laun
     assert b"disk on fire" in summary
 
 
+# Make the terminal on stdin the controlling one of the session, as a login does.
+LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+AT_A_TERMINAL = """
+    import signal, sys, time
+    from telling import tell
+
+    def stop(number, frame):
+        tell("asked", number=number)
+        sys.exit(0)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGHUP, stop)
+    tell("ready")
+    time.sleep(1000)
+"""
+
+
+def test_ctrl_c_at_the_keyboard_asks_each_worker_once_and_gives_130(
+    launch: Launch, script: Script, terminal: Terminal
+) -> None:
+    on_terminal = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.screen)
+    train = script(AT_A_TERMINAL)
+    job = launch(
+        "--standalone",
+        "--nproc-per-node",
+        2,
+        train,
+        wrapper=(sys.executable, "-c", LOGIN),
+        streams=on_terminal,
+    )
+    job.told("ready", 2)
+
+    os.write(terminal.keyboard, b"\x03")
+
+    terminal.read_all()
+    assert job.wait() == 130
+    assert [event["number"] for event in job.told("asked", 2)] == [signal.SIGINT, signal.SIGINT]
+
+
+def test_a_closed_terminal_stops_the_job_in_order(launch: Launch, script: Script, terminal: Terminal) -> None:
+    on_terminal = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.screen)
+    train = script(AT_A_TERMINAL)
+    job = launch(
+        "--standalone",
+        "--nproc-per-node",
+        2,
+        train,
+        wrapper=(sys.executable, "-c", LOGIN),
+        streams=on_terminal,
+    )
+    job.told("ready", 2)
+
+    terminal.close()
+
+    assert job.wait() == 129
+    assert [event["number"] for event in job.told("asked", 2)] == [signal.SIGHUP, signal.SIGHUP]
+
+
 def test_a_script_finds_no_terminal_where_the_launcher_has_none(launch: Launch, script: Script) -> None:
-    job = launch("--standalone", script(TELL_TERMINALS), 0)
+    job = launch("--standalone", script(TELL_TERMINALS))
 
     assert job.wait() == 0
     (streams,) = job.told("streams")

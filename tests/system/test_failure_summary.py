@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import venv
 from pathlib import Path
 
 import pytest
@@ -139,6 +140,67 @@ def test_without_a_stderr_tail_the_worker_inherits_stderr_and_the_summary_does_n
     assert job.wait() == 3
     assert job.stderr.count(b"disk on fire") == 1
     assert "disk on fire" not in job.summary
+
+
+def test_a_summary_carries_a_bounded_end_of_stderr(launch: Launch, script: Script) -> None:
+    """16 KiB of the first failing rank: enough to understand, and no flood from a thousand ranks."""
+    train = script(
+        """
+        import os
+        os.write(2, b"".join(b"line %d\\n" % number for number in range(100_000)))
+        os._exit(3)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, "-r", 3, train)
+
+    assert job.wait() == 3
+    assert "line 99999" in job.summary
+    assert len(job.summary) < 16 * 1024 + 4000
+
+
+def test_a_rank_that_raised_first_gives_the_exit_code_though_another_exits_first(
+    launch: Launch, script: Script
+) -> None:
+    """Rank 0 hangs in its shutdown, so the launcher ends it; that signal is not what the job died of."""
+    train = script(
+        """
+        import atexit, os, sys, time
+        from telling import tell
+
+        if os.environ["RANK"] == "0":
+            atexit.register(time.sleep, 1000)
+            atexit.register(open, "raised", "w")
+            raise ValueError("bad batch 17")
+        while not os.path.exists("raised"):
+            time.sleep(0.01)
+        sys.exit(9)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+
+    assert job.wait() == 1
+    assert "bad batch 17" in job.summary.partition("Root Cause")[2]
+
+
+def test_ranks_that_exit_at_the_same_moment_give_their_own_code(launch: Launch, script: Script) -> None:
+    job = launch("--standalone", "--nproc-per-node", 8, script("import sys; sys.exit(3)"))
+
+    assert job.wait() == 3
+
+
+def test_an_interpreter_without_phalanx_still_has_its_exception_in_the_summary(
+    launch: Launch, script: Script, tmp_path: Path
+) -> None:
+    """The launcher may live in an environment of its own; `PYTHON_EXEC` names the workers' interpreter."""
+    venv.create(tmp_path / "bare", with_pip=False)
+
+    job = launch(
+        *("--standalone", "--nproc-per-node", 2, script(BAD_BATCH)),
+        env={"PYTHON_EXEC": str(tmp_path / "bare" / "bin" / "python")},
+    )
+
+    assert job.wait() == 1
+    assert "ValueError: bad batch 17" in job.summary
 
 
 def test_the_launchers_own_error_file_gets_the_root_cause(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.system.launch import Launch, Script, survivors_with
@@ -255,3 +256,17 @@ def test_a_stopped_run_leaves_nothing_in_the_temporary_folder(launch: Launch, sc
 
     assert job.wait() == 143
     assert os.listdir(job.temp) == []
+
+
+def test_a_temporary_folder_with_a_long_name_is_no_obstacle(
+    launch: Launch, script: Script, tmp_path: Path
+) -> None:
+    """Unix sockets have names of at most 107 bytes; clusters have folders that are longer."""
+    deep = tmp_path.joinpath(*["a-folder-of-a-cluster"] * 8)
+    deep.mkdir(parents=True)
+
+    job = launch("--standalone", "--nproc-per-node", 2, script("pass"), env={"TMPDIR": str(deep)})
+
+    assert job.wait() == 0
+    assert job.stderr == b""
+    assert os.listdir(deep) == []
