@@ -18,7 +18,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import NoReturn
 
@@ -72,15 +72,18 @@ class Keeper:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         agent = os.getpid()
+        # Until it is deaf and has left the session, a Ctrl-C for the agent would end the keeper too.
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
         try:
             pid = os.fork()
+            if pid == 0:
+                _live(job, agent, theirs, unblocked)
         except OSError:
             ours.close()
-            theirs.close()
             raise
-        if pid == 0:
-            _live(job, agent, theirs)
-        theirs.close()
+        finally:
+            theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         ours.settimeout(SEND_TIMEOUT_S)
         return cls(pid, ours)
 
@@ -125,24 +128,25 @@ class Keeper:
             socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
 
 
-def _live(job: str, agent: int, link: socket.socket) -> NoReturn:
+def _live(job: str, agent: int, link: socket.socket, unblocked: Collection[int]) -> NoReturn:
     """The keeper's whole life; nothing of the agent's code runs after it, whatever happens."""
     status = 70
     try:
-        _detach(link.fileno())
+        _detach(link.fileno(), unblocked)
         _KeeperProcess(job, agent, link).run()
         status = 0
     finally:
         os._exit(status)
 
 
-def _detach(link: int) -> None:
+def _detach(link: int, unblocked: Collection[int]) -> None:
     """Become deaf, leave the session, and hold nothing open that somebody waits to see closed."""
     gc.disable()  # a collection would write to every page that we share with the agent
     for signum in _DEAF_TO:
         signal.signal(signum, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     os.setsid()
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)

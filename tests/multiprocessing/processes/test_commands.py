@@ -260,7 +260,7 @@ CANNOT_START: list[tuple[str, Callable[[Path], str], str, int]] = [
         "not executable; chmod",
         126,
     ),
-    ("folder", lambda folder: str(folder), "it is a folder", 126),
+    ("folder", str, "it is a folder", 126),
     (
         "no interpreter",
         lambda folder: make(folder / "x", "#!/no/such/python\n"),

@@ -201,7 +201,7 @@ def test_arguments_that_cannot_be_pickled_are_named_with_rank_and_type(
 @pytest.mark.parametrize("method", ["spawn", "forkserver"], indirect=True)
 def test_a_function_without_an_importable_name_is_called_so(start: Start, method: str) -> None:
     with pytest.raises(
-        SpawnError, match="cannot start .*<lambda>.* a function cannot be sent .* imported by its name"
+        SpawnError, match=r"cannot start .*<lambda>.* a function cannot be sent .* imported by its name"
     ):
         start(lambda: 1, ())
 
