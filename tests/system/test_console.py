@@ -174,13 +174,14 @@ def test_a_stop_signal_is_obeyed_while_workers_wait_for_a_blocked_stderr(
 ) -> None:
     train = script(
         """
-        import os, signal, sys
+        import os, signal, sys, time
         from telling import tell
 
         signal.signal(signal.SIGTERM, lambda *_: (tell("asked"), os._exit(0)))
         tell("ready")
-        while True:
+        for _ in range(2000):  # 2 MB: more than a pipe holds
             sys.stderr.write("x" * 1000 + "\\n")
+        time.sleep(1000)
         """
     )
     job = launch("--standalone", "--nproc-per-node", 2, train, streams={"stderr": pipe.writer})
