@@ -140,14 +140,6 @@ def test_inherited_stderr_arrives_unchanged_and_its_last_bytes_are_kept(group, c
     assert screen.everything() == data
 
 
-def test_lines_of_inherited_stderr_written_in_parts_do_not_mix(group, consoles) -> None:
-    screen = consoles("stderr").read()
-    consoles("stdout").read()
-    script = _SAY + "[e(c) for _ in range(300) for c in (b'%d', b'%d', b'%d', b'%d', b'\\n')]"
-    group(4).start(*[script.replace("%d", str(rank)) for rank in range(4)]).finish()
-    assert Counter(screen.everything().split()) == {str(rank).encode() * 4: 300 for rank in range(4)}
-
-
 def test_a_prompt_on_inherited_stderr_is_shown_though_its_line_does_not_end(group, consoles) -> None:
     screen = consoles("stderr").read()
     consoles("stdout").read()
