@@ -12,26 +12,9 @@ from typing import Any
 
 import pytest
 
-from phalanx.errors import ChildFailedError, ProcessFailure, read_error_file
+from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, read_error_file
 
 pytestmark = pytest.mark.torch
-
-# One process of torch answers for all cases: importing it takes seconds.
-ORACLE = """
-import json, sys
-from torch.distributed.elastic.multiprocessing import errors as torch_errors
-answers = []
-for case in json.load(sys.stdin):
-    failures = {rank: torch_errors.ProcessFailure(*fields) for rank, *fields in case}
-    error = torch_errors.ChildFailedError("train.py", failures)
-    answers.append({
-        "report": error.format_msg(),
-        "first": error.get_first_failure()[0],
-        "failures": [[f.error_file, f.error_file_data, f.message, f.timestamp, f.signal_name(),
-                      f.timestamp_isoformat()] for f in failures.values()],
-    })
-json.dump(answers, sys.stdout)
-"""
 
 RAISE = """
 from {recorder} import record
@@ -43,19 +26,38 @@ try:
 except ValueError:
     pass
 """
+TORCHS = "torch.distributed.elastic.multiprocessing.errors"
 
-DUMP = """
-import sys
-from {package} import ErrorHandler
-ErrorHandler().dump_error_file(sys.argv[1], 5)
+# One process of torch answers everything: importing it takes seconds.
+ORACLE = (
+    RAISE.format(recorder=TORCHS)
+    + """
+import json, os, sys
+from torch.distributed.elastic.multiprocessing import errors as torch_errors
+asked = json.load(sys.stdin)
+reports = []
+for case in asked["cases"]:
+    failures = {rank: torch_errors.ProcessFailure(*fields) for rank, *fields in case}
+    error = torch_errors.ChildFailedError("train.py", failures)
+    reports.append({
+        "report": error.format_msg(),
+        "first": error.get_first_failure()[0],
+        "failures": [[f.error_file, f.error_file_data, f.message, f.timestamp, f.signal_name(),
+                      f.timestamp_isoformat()] for f in failures.values()],
+    })
+for child, path in asked["passed up"]:
+    os.environ["TORCHELASTIC_ERROR_FILE"] = path
+    torch_errors.ErrorHandler().dump_error_file(child, 5)
+json.dump(reports, sys.stdout)
 """
+)
 
 
-def _python(source: str, *arguments: str, said: str = "", **more: str) -> str:
+def _python(source: str, error_file: str, *, said: str = "") -> str:
     done = subprocess.run(
-        [sys.executable, "-c", source, *arguments],
+        [sys.executable, "-c", source],
         input=said,
-        env={**os.environ, **more},
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": error_file},
         capture_output=True,
         text=True,
         check=False,
@@ -68,12 +70,8 @@ def _python(source: str, *arguments: str, said: str = "", **more: str) -> str:
 def cases(tmp_path_factory: Any) -> dict[str, list[list[Any]]]:
     """Name → failures as [rank, local rank, pid, exit code, error file]; the files are ours, torch's and short ones."""
     folder = tmp_path_factory.mktemp("errors")
-    files = {name: str(folder / name) for name in ("ours", "torchs", "short", "empty message", "booted")}
-    _python(RAISE.format(recorder="phalanx.errors"), TORCHELASTIC_ERROR_FILE=files["ours"])
-    _python(
-        RAISE.format(recorder="torch.distributed.elastic.multiprocessing.errors"),
-        TORCHELASTIC_ERROR_FILE=files["torchs"],
-    )
+    files = {name: str(folder / name) for name in ("ours", "torchs", "short", "empty message")}
+    _python(RAISE.format(recorder="phalanx.errors"), files["ours"])
     Path(files["short"]).write_text('{"message": "out of memory", "timestamp": 1600000000}')
     Path(files["empty message"]).write_text('{"message": "", "timestamp": 1600000000}')
     return {
@@ -89,7 +87,12 @@ def cases(tmp_path_factory: Any) -> dict[str, list[list[Any]]]:
 
 @pytest.fixture(scope="module")
 def answers(cases: dict[str, list[list[Any]]]) -> dict[str, Any]:
-    found = json.loads(_python(ORACLE, said=json.dumps(list(cases.values()))))
+    """Name → what torch makes of that case; beside each error file what it passes up of it."""
+    passed_up = [
+        [cases[name][0][4], cases[name][0][4] + " passed up"] for name in ("ours", "torch's", "short")
+    ]
+    asked = {"cases": list(cases.values()), "passed up": passed_up}
+    found = json.loads(_python(ORACLE, cases["torch's"][0][4], said=json.dumps(asked)))
     return dict(zip(cases, found, strict=True))
 
 
@@ -134,7 +137,7 @@ def test_torch_prints_our_traceback_and_we_print_torchs(cases: Any, answers: Any
         assert "ValueError: bad batch 17: ä" in str(_ours(cases[name])[1])
 
 
-def test_our_record_of_an_exception_is_torchs_apart_from_the_additions(cases: Any) -> None:
+def test_our_record_of_an_exception_is_torchs_apart_from_the_additions(cases: Any, answers: Any) -> None:
     ours = json.loads(Path(cases["ours"][0][4]).read_text())
     torchs = json.loads(Path(cases["torch's"][0][4]).read_text())
     assert set(ours) == set(torchs)
@@ -146,40 +149,49 @@ def test_our_record_of_an_exception_is_torchs_apart_from_the_additions(cases: An
     assert info["py_callstack"].splitlines()[-2:] == expected["py_callstack"].splitlines()[-2:]
 
 
-def test_torchs_record_is_read_with_type_and_text(cases: Any) -> None:
+def test_torchs_record_is_read_with_type_and_text(cases: Any, answers: Any) -> None:
     record = read_error_file(cases["torch's"][0][4])
     assert (record.exception_type, record.problem) == ("ValueError", None)
     assert record.text == "bad batch 17: ä \n second line"
 
 
-@pytest.mark.parametrize("which", ["ours", "torch's", "short"])
-def test_a_file_is_passed_up_as_torch_passes_it_up(which: str, cases: Any, tmp_path: Path) -> None:
-    child = cases[which][0][4]
-    passed = {}
-    for package in ("phalanx.errors", "torch.distributed.elastic.multiprocessing.errors"):
-        path = tmp_path / package
-        _python(DUMP.format(package=package), child, TORCHELASTIC_ERROR_FILE=str(path))
-        passed[package] = json.loads(path.read_text())
-    assert passed["phalanx.errors"] == passed["torch.distributed.elastic.multiprocessing.errors"]
+@pytest.mark.parametrize("name", ["ours", "torch's", "short"])
+def test_a_file_is_passed_up_as_torch_passes_it_up(
+    name: str, cases: Any, answers: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "ours.json"))
+    child = cases[name][0][4]
+    ErrorHandler().dump_error_file(child, 5)
+    expected = json.loads(Path(child + " passed up").read_text())
+    assert json.loads((tmp_path / "ours.json").read_text()) == expected
 
 
-def test_torchs_decorator_in_a_script_that_phalanx_started_does_no_harm(bench: Any) -> None:
-    bench.write(
-        RAISE.format(recorder="torch.distributed.elastic.multiprocessing.errors").replace("pass", "raise")
+def test_torchs_decorator_and_torchs_failed_children_in_a_script_that_phalanx_started(bench: Any) -> None:
+    """torch writes its own file first; the boot file then finds torch's error and passes the child's file up."""
+    child = bench.folder / "child.json"
+    child.write_text(
+        '{"message": {"message": "KeyError: x", "extraInfo": {"py_callstack": "tb", "timestamp": "7"}}}'
     )
-    assert bench.booted("train.py").code == 1
-    record = read_error_file(bench.error_file)
-    assert record.exception_type == "ValueError"
-    assert record.script_place == (str(bench.folder / "train.py"), 5)
-
-
-def test_torchs_failed_children_are_passed_up(bench: Any, cases: Any) -> None:
     bench.write(
         f"""
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
-raise ChildFailedError("t", {{0: ProcessFailure(0, 1, 1, {cases["torch's"][0][4]!r})}})
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+@record
+def main(child):
+    if child is None:
+        raise ValueError("bad batch 17")
+    raise ChildFailedError("t", {{0: ProcessFailure(0, 1, 1, child)}})
+try:
+    main(None)
+except ValueError as failure:
+    print(open({str(bench.error_file)!r}).read())
+main({str(child)!r})
 """
     )
-    assert bench.booted("train.py").code == 1
-    assert read_error_file(bench.error_file).exception_type == "ValueError"
-    assert bench.message()["errorCode"] == 1
+    ending = bench.booted("train.py")
+    assert ending.code == 1
+    assert json.loads(ending.stdout)["message"]["message"] == "ValueError: bad batch 17"
+    assert bench.message() == {
+        "message": "KeyError: x",
+        "extraInfo": {"py_callstack": "tb", "timestamp": "7"},
+        "errorCode": 1,
+    }
