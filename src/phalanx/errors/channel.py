@@ -17,6 +17,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to import than all of t
 
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Callable
     from typing import Any
 
 __all__ = ["NoAgent", "RoundValues", "checkpoint_done", "exclude_node", "progress", "should_stop", "values"]
@@ -43,12 +44,12 @@ def progress(step: int) -> None:
 
 def checkpoint_done(step: int) -> None:
     """Tell the agent that the checkpoint of ``step`` is complete."""
-    _client().notify({"type": "checkpoint", "step": int(step)})
+    _client().notify(lambda: {"type": "checkpoint", "step": int(step)})
 
 
 def exclude_node(reason: str) -> None:
     """Tell the agent that this node should not be used further, for a ``reason`` that people will read."""
-    _client().notify({"type": "exclude", "reason": str(reason)[:_MESSAGE_CHARACTERS]})
+    _client().notify(lambda: {"type": "exclude", "reason": str(reason)[:_MESSAGE_CHARACTERS]})
 
 
 def should_stop() -> bool:
@@ -59,17 +60,16 @@ def should_stop() -> bool:
 def exception_recorded(info: dict[str, Any], message: str, error_file: str | None) -> None:
     """Tell the agent what was just written to the error file; ``info`` is its ``extraInfo``."""
     place = info["place"]
-    _client().notify(
-        {
-            "type": "exception",
-            "wall_ns": info["wall_ns"],
-            "monotonic_ns": info["monotonic_ns"],
-            "message": message[:_MESSAGE_CHARACTERS],
-            "place": f"{place['file']}:{place['line']}" if place else None,
-            "thread": info["thread"],
-            "error_file": error_file,
-        }
-    )
+    said = {
+        "type": "exception",
+        "wall_ns": info["wall_ns"],
+        "monotonic_ns": info["monotonic_ns"],
+        "message": message[:_MESSAGE_CHARACTERS],
+        "place": f"{place['file']}:{place['line']}" if place else None,
+        "thread": info["thread"],
+        "error_file": error_file,
+    }
+    _client().notify(lambda: said)
 
 
 def values() -> RoundValues:
@@ -171,11 +171,17 @@ class _Client:
         now = time.monotonic()
         if now >= self._progress_at:
             self._progress_at = now + _PROGRESS_S
-            self.notify({"type": "progress", "step": int(step)})
+            self.notify(lambda: {"type": "progress", "step": int(step)})
 
-    def notify(self, message: dict[str, Any]) -> None:
-        """Send if that is possible at once. Never raises, never waits for long."""
-        if not self._path or not self._lock.acquire(timeout=_NOTIFY_S):
+    def notify(self, make: Callable[[], dict[str, Any]]) -> None:
+        """Send what ``make`` returns if that is possible at once. Never raises, never waits for long."""
+        if not self._path:
+            return
+        try:
+            message = make()
+        except Exception:  # noqa: BLE001 # a step that is no number: nothing to say, and nothing to stop training for
+            return
+        if not self._lock.acquire(timeout=_NOTIFY_S):
             return
         try:
             connection = self._connected()
