@@ -245,15 +245,16 @@ class Mover:
             if self._inotify is None:
                 self._inotify = Inotify()
                 self._selector.register(self._inotify, selectors.EVENT_READ, self._inotify)
-            try:
-                watch = self._inotify.watch(path, MODIFIED)
-            except FileNotFoundError:
-                watch = self._inotify.watch(os.path.dirname(os.path.abspath(path)), CREATED)
+            if not os.path.exists(path):
+                folder = self._inotify.watch(os.path.dirname(os.path.abspath(path)), CREATED)
+                self._watched.setdefault(folder, []).append(stream)
                 self._absent.add(stream)
+            # Once more in any case: it may have appeared before the watch of its folder was there.
+            with contextlib.suppress(FileNotFoundError):
+                self._watched.setdefault(self._inotify.watch(path, MODIFIED), []).append(stream)
+                self._absent.discard(stream)
         except OSError:
             self._unwatched.append(stream)
-        else:
-            self._watched.setdefault(watch, []).append(stream)
 
     def _note(self, happened: dict[int, int]) -> None:
         """Take inotify's events: these streams may have something to read, and files may have appeared."""

@@ -60,6 +60,9 @@ class WorkerStreams:
         forks: bool = False,
     ) -> None:
         self._dest = dest
+        # Log specs that were written for torchelastic return its own class, which lacks our fields.
+        self._tail_size: int = getattr(dest, "stderr_tail", LogsDest.stderr_tail)
+        self._max_bytes: int | None = getattr(dest, "max_bytes", LogsDest.max_bytes)
         self._prefixes = dict(prefixes or {})
         self._name = name
         self._filters = {"stdout": tuple(stdout_filters), "stderr": tuple(stderr_filters)}
@@ -79,10 +82,10 @@ class WorkerStreams:
         """
         if "NO_COLOR" in os.environ or "FORCE_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
             return {}
-        tees = {sys.stdout: self._dest.tee_stdouts, sys.stderr: self._dest.tee_stderrs}
+        tees = ((sys.stdout, self._dest.tee_stdouts), (sys.stderr, self._dest.tee_stderrs))
         coloured = any(
             stream is not None and stream.isatty() and any(path != os.devnull for path in paths.values())
-            for stream, paths in tees.items()
+            for stream, paths in tees
         )
         return {"FORCE_COLOR": "1"} if coloured else {}
 
@@ -129,7 +132,7 @@ class WorkerStreams:
         """The last bytes that the worker wrote to stderr, at most ``dest.stderr_tail``; complete after
         `drain`.
         """
-        size = self._dest.stderr_tail
+        size = self._tail_size
         if local_rank in self._tails:
             return self._tails[local_rank].last()
         path = self._dest.stderrs.get(local_rank, "")
@@ -159,7 +162,7 @@ class WorkerStreams:
     def _open(
         self, local_rank: int, name: _Name, paths: Mapping[int, str], tees: Mapping[int, str]
     ) -> int | None:
-        path, keeps = paths.get(local_rank, ""), self._dest.stderr_tail
+        path, keeps = paths.get(local_rank, ""), self._tail_size
         if path == os.devnull:
             return _open_to_append(path)
         if not path:
@@ -170,12 +173,12 @@ class WorkerStreams:
             console = self._console(name)
             outlets.append(self._lines(local_rank, name, console))
             consoles += [console] if console is not None else []
-        if self._dest.max_bytes is None:
+        if self._max_bytes is None:
             fd = _open_to_append(path)
             if outlets:
                 self._move(Stream(local_rank, FollowedFile(path), outlets, consoles))
             return fd
-        outlets.insert(0, CappedFile(path, max_bytes=self._dest.max_bytes))
+        outlets.insert(0, CappedFile(path, max_bytes=self._max_bytes))
         if name == "stderr" and keeps > 0:
             outlets.insert(0, self._tail(local_rank))
         reading, writing = os.pipe()
@@ -202,7 +205,7 @@ class WorkerStreams:
         self._pump.add(stream)
 
     def _tail(self, local_rank: int) -> LastBytes:
-        return self._tails.setdefault(local_rank, LastBytes(self._dest.stderr_tail))
+        return self._tails.setdefault(local_rank, LastBytes(self._tail_size))
 
     def _lines(self, local_rank: int, name: _Name, console: Console | None) -> LineOutlet:
         if self._filters[name] and name not in self._filtered:

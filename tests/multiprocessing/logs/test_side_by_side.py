@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from phalanx.multiprocessing import logs, std, tail
+from phalanx.multiprocessing.streams import WorkerStreams
 
 pytestmark = pytest.mark.torch
 
@@ -126,3 +127,12 @@ def test_a_redirected_process_writes_what_it_would_with_torch(torchs: Any, tmp_p
     ours = outcome("phalanx.multiprocessing.redirects")
     assert ours == outcome("torch.distributed.elastic.multiprocessing.redirects")
     assert ours == (b"after\n", "raw\nchild\npython\n")
+
+
+def test_log_specs_written_for_torch_work_with_ours(torchs: Any, tmp_path: Path) -> None:
+    dest = torchs.DefaultLogsSpecs(log_dir=str(tmp_path), tee=torchs.Std.OUT).reify({0: {}})
+    streams = WorkerStreams(dest, local_ranks=[0])
+    ends = streams.open_for(0)
+    assert ends.stdout is not None
+    assert ends.stderr is not None
+    streams.close()
