@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import boot_file
-from phalanx.multiprocessing.context import PContext, SpawnError
+from phalanx.multiprocessing.context import PContext, SpawnError, refuse_numa_options
 from phalanx.multiprocessing.pidfd import watch_child
 
 if TYPE_CHECKING:
+    from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.pidfd import Child
+    from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["SubprocessContext"]
 
@@ -21,9 +24,39 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # a shell's exit codes
 
 
 class SubprocessContext(PContext):
-    """Workers that run ``entrypoint`` with their ``args`` (anything, by ``str``) as a command line."""
+    """Workers that run ``entrypoint`` with their ``args`` (anything, by ``str``) as a command line.
+
+    ``numa_options`` must be None in this version.
+    """
 
     entrypoint: str
+
+    def __init__(
+        self,
+        name: str,
+        entrypoint: str,
+        args: Mapping[int, tuple[Any, ...]],
+        envs: dict[int, dict[str, str]],
+        logs_specs: LogsSpecs,
+        log_line_prefixes: Mapping[int, str] | None = None,
+        numa_options: None = None,
+        duplicate_stdout_filters: list[str] | None = None,
+        duplicate_stderr_filters: list[str] | None = None,
+        *,
+        tree: ProcessTree | None = None,
+    ) -> None:
+        refuse_numa_options(numa_options)
+        super().__init__(
+            name,
+            entrypoint,
+            args,
+            envs,
+            logs_specs,
+            log_line_prefixes,
+            duplicate_stdout_filters,
+            duplicate_stderr_filters,
+            tree=tree,
+        )
 
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
         command = [self.entrypoint, *map(str, self.args[local_rank])]

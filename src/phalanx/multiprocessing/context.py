@@ -89,14 +89,11 @@ class PContext(abc.ABC):
         envs: dict[int, dict[str, str]],
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
-        numa_options: None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
         *,
         tree: ProcessTree | None = None,
     ) -> None:
-        if numa_options is not None:
-            raise NotImplementedError("binding workers to NUMA nodes is not supported by this version")
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
@@ -354,6 +351,14 @@ class PContext(abc.ABC):
     def stuck(self) -> list[JobProcess]:
         """After ``close()``: the processes that SIGKILL did not end (they wait in the kernel)."""
         return self._stopper.stuck
+
+
+def refuse_numa_options(numa_options: None) -> None:
+    """Refuse torchelastic's ``numa_options``: ignored, it would let a job run slowly without a word."""
+    if numa_options is not None:
+        raise NotImplementedError(
+            "binding workers to NUMA nodes (numa_options) is not supported by this version"
+        )
 
 
 def _check_ranks(given: Mapping[int, object], nprocs: int, what: str) -> None:

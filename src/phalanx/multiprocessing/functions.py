@@ -16,7 +16,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from phalanx.multiprocessing import function_worker
-from phalanx.multiprocessing.context import PContext, SpawnError
+from phalanx.multiprocessing.context import PContext, SpawnError, refuse_numa_options
 from phalanx.multiprocessing.function_worker import Descriptor, Order
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import (
@@ -67,6 +67,7 @@ class MultiprocessContext(PContext):
         *,
         tree: ProcessTree | None = None,
     ) -> None:
+        refuse_numa_options(numa_options)
         self.start_method = start_method
         self._mp = multiprocessing.get_context(start_method)
         self._results: dict[int, NamelessFile] = {}
@@ -78,7 +79,6 @@ class MultiprocessContext(PContext):
             envs,
             logs_specs,
             log_line_prefixes,
-            numa_options,
             duplicate_stdout_filters,
             duplicate_stderr_filters,
             tree=tree,

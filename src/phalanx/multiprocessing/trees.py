@@ -117,6 +117,8 @@ class ProcessTree:
         # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
         # not from the next. "Nobody" is believed when it is said twice.
         members = self._last_scan = self._scan() or self._scan()
+        if not members:
+            self._forget_the_dead()
         if self._epoll is not None:
             self._watch(members)
         return members
@@ -192,6 +194,11 @@ class ProcessTree:
                 if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None:
                     reaped.append(pid)
         return reaped
+
+    def _forget_the_dead(self) -> None:
+        """Nobody is left: workers that ended left nothing, and their numbers mean nothing from now on."""
+        self._roots = {pid: root for pid, root in self._roots.items() if root.ended_ticks is None}
+        self._signalled.clear()
 
     # Scanning
 

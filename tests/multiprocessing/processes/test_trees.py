@@ -44,8 +44,14 @@ def start() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def tree() -> Iterator[ProcessTree]:
-    tree = ProcessTree("this-job")
+def job(nap: str) -> str:
+    """A token of its own for each test: they run side by side, and a tree finds whoever carries its token."""
+    return f"job-{nap}"
+
+
+@pytest.fixture
+def tree(job: str) -> Iterator[ProcessTree]:
+    tree = ProcessTree(job)
     time.sleep(2 * TICK_S)
     yield tree
     tree.close()
@@ -66,9 +72,14 @@ def test_children_of_a_worker_are_members_by_descent(
 
 
 def test_an_orphan_in_a_session_of_its_own_is_known_by_its_mark(
-    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
+    start: Callable[..., subprocess.Popen[bytes]],
+    tree: ProcessTree,
+    soon: Soon,
+    nap: str,
+    sleepers: Sleepers,
+    job: str,
 ) -> None:
-    worker = start(f"(setsid sleep {nap} &) ; exit 0", PHALANX_JOB="this-job")
+    worker = start(f"(setsid sleep {nap} &) ; exit 0", PHALANX_JOB=job)
     tree.add(worker.pid)
     worker.wait()
     tree.ended(worker.pid)
@@ -78,9 +89,14 @@ def test_an_orphan_in_a_session_of_its_own_is_known_by_its_mark(
 
 
 def test_an_orphan_without_the_mark_is_known_by_the_session_of_its_dead_worker(
-    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
+    start: Callable[..., subprocess.Popen[bytes]],
+    tree: ProcessTree,
+    soon: Soon,
+    nap: str,
+    sleepers: Sleepers,
+    job: str,
 ) -> None:
-    worker = start(f"(env -u PHALANX_JOB sleep {nap} &) ; read line", PHALANX_JOB="this-job")
+    worker = start(f"(env -u PHALANX_JOB sleep {nap} &) ; read line", PHALANX_JOB=job)
     tree.add(worker.pid)
     soon(lambda: len(sleepers()) == 1)
     time.sleep(2 * TICK_S)
@@ -90,7 +106,7 @@ def test_an_orphan_without_the_mark_is_known_by_the_session_of_its_dead_worker(
     assert pids(tree) == set(sleepers())
 
 
-@pytest.mark.parametrize("mark", ["that-job", "this-job-too", "this-jo", ""])
+@pytest.mark.parametrize("mark", ["that-job", "{job}0", "{cut}", ""])
 def test_a_process_of_another_job_is_no_member_and_gets_no_signal(
     start: Callable[..., subprocess.Popen[bytes]],
     tree: ProcessTree,
@@ -98,8 +114,9 @@ def test_a_process_of_another_job_is_no_member_and_gets_no_signal(
     nap: str,
     soon: Soon,
     sleepers: Sleepers,
+    job: str,
 ) -> None:
-    bystander = start(f"sleep {nap} & wait", PHALANX_JOB=mark)
+    bystander = start(f"sleep {nap} & wait", PHALANX_JOB=mark.format(job=job, cut=job[:-1]))
     soon(lambda: len(sleepers()) == 1)
 
     assert tree.members() == []
@@ -135,27 +152,29 @@ def test_a_strangers_session_that_got_the_number_of_a_dead_worker_is_no_session_
 
 
 def test_who_is_older_than_the_job_is_no_member_whatever_the_mark_says(
-    start: Callable[..., subprocess.Popen[bytes]], nap: str, soon: Soon, sleepers: Sleepers
+    start: Callable[..., subprocess.Popen[bytes]], nap: str, soon: Soon, sleepers: Sleepers, job: str
 ) -> None:
-    start(f"exec sleep {nap}", PHALANX_JOB="this-job")
+    start(f"exec sleep {nap}", PHALANX_JOB=job)
     soon(lambda: len(sleepers()) == 1)
     time.sleep(5 * TICK_S)
 
-    assert ProcessTree("this-job").members() == []
+    assert ProcessTree(job).members() == []
 
 
 def test_spared_processes_are_left_out_and_their_children_are_not_followed(
-    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, job: str
 ) -> None:
-    worker = start("read line", PHALANX_JOB="this-job")
+    worker = start("read line", PHALANX_JOB=job)
     tree.add(worker.pid)
     tree.spare(worker.pid)
 
     assert tree.members() == []
 
 
-def test_zombies_are_no_members(start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree) -> None:
-    worker = start("exit 0", PHALANX_JOB="this-job")
+def test_zombies_are_no_members(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, job: str
+) -> None:
+    worker = start("exit 0", PHALANX_JOB=job)
     fd = os.pidfd_open(worker.pid)
     assert has_ended(fd, 30)
     os.close(fd)
@@ -166,11 +185,11 @@ def test_zombies_are_no_members(start: Callable[..., subprocess.Popen[bytes]], t
 
 
 def test_a_name_with_spaces_parentheses_and_newlines_is_read_whole(
-    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, tmp_path: Path, soon: Soon
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, tmp_path: Path, soon: Soon, job: str
 ) -> None:
     program = tmp_path / "a) S 1 (b\n"
     program.symlink_to("/bin/sleep")
-    worker = start('exec "$PROGRAM" 1000', PHALANX_JOB="this-job", PROGRAM=str(program))
+    worker = start('exec "$PROGRAM" 1000', PHALANX_JOB=job, PROGRAM=str(program))
     tree.add(worker.pid)
 
     soon(lambda: [(one.pid, one.command) for one in tree.members()] == [(worker.pid, "a) S 1 (b\n")])
@@ -245,15 +264,17 @@ import os, signal, subprocess, sys, time
 from phalanx.multiprocessing.pidfd import has_ended
 from phalanx.multiprocessing.trees import ProcessTree, become_subreaper
 assert become_subreaper()
-tree = ProcessTree("this-job", include_own_children=True)
+tree = ProcessTree(sys.argv[1], include_own_children=True)
 """
 
 
-def test_a_process_that_adopts_finds_every_orphan_marked_or_not(nap: str, sleepers: Sleepers) -> None:
+def test_a_process_that_adopts_finds_every_orphan_marked_or_not(
+    nap: str, sleepers: Sleepers, job: str
+) -> None:
     found = run_in_a_process_of_its_own(
         ADOPTS
         + """
-subprocess.run(["sh", "-c", f"(env -i setsid sleep {sys.argv[1]} &); exit 0"])
+subprocess.run(["sh", "-c", f"(env -i setsid sleep {sys.argv[2]} &); exit 0"])
 spared = subprocess.Popen(["sleep", "1000"])
 tree.spare(spared.pid)
 fd = tree.fileno()
@@ -264,6 +285,7 @@ assert spared.poll() is None
 spared.kill()
 spared.wait()
 """,
+        job,
         nap,
     )
 
@@ -271,7 +293,7 @@ spared.wait()
     assert sleepers() == []
 
 
-def test_adopted_zombies_are_reaped_and_those_of_others_are_not() -> None:
+def test_adopted_zombies_are_reaped_and_those_of_others_are_not(job: str) -> None:
     run_in_a_process_of_its_own(
         ADOPTS
         + """
@@ -293,5 +315,6 @@ while reaped != orphans and time.monotonic() < give_up_at:
     time.sleep(0.01)
 assert reaped == orphans, (reaped, orphans)
 assert (known.wait(), worker.wait()) == (3, 4)
-"""
+""",
+        job,
     )
