@@ -116,6 +116,26 @@ def test_a_plain_job_goes_on_when_the_reader_of_stderr_is_gone(
     assert len(job.told("written", 2)) == 2
 
 
+def test_a_teed_line_is_shown_while_its_worker_runs_on(launch: Launch, script: Script, pipe: Pipe) -> None:
+    train = script(
+        """
+        import os, time
+        print("step 1", flush=True)
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        print("step 2")
+        """
+    )
+    job = launch("--standalone", "-t", 1, train, streams={"stdout": pipe.writer})
+    pipe.close_writer()
+
+    assert select.select([pipe.reader], [], [], LIMIT_S)[0]
+    assert os.read(pipe.reader, 1 << 16) == b"[default0]:step 1\n"
+    (job.folder / "go").touch()
+    assert pipe.read_all() == b"[default0]:step 2\n"
+    assert job.wait() == 0
+
+
 BLOCKED = """
     import os, signal, sys, time
     from telling import tell

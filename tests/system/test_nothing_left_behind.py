@@ -186,6 +186,40 @@ def test_the_children_of_the_first_attempt_are_gone_when_the_second_begins(
     assert [event["alive"] for event in job.told("second attempt", 2)] == [[], []]
 
 
+def test_children_that_multiply_when_they_are_asked_to_stop_are_gone_too(
+    launch: Launch, script: Script
+) -> None:
+    """One look at the process table is not enough: each TERM brings forth two more, four times over."""
+    train = script(
+        """
+        import os, signal, sys, time
+        from telling import tell
+
+        def multiply(generation):
+            if os.fork() == 0:
+                os.setsid()
+                signal.signal(signal.SIGTERM, lambda *_: [multiply(generation + 1) for _ in "ab" if generation < 4])
+                if generation == 0:
+                    tell("born")
+                while True:
+                    time.sleep(1000)
+
+        if os.environ["RANK"] == "0":
+            multiply(0)
+            time.sleep(1000)
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        sys.exit(7)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+    job.told("born")
+    (job.folder / "go").touch()
+
+    assert job.wait() == 7
+    assert job.survivors() == []
+
+
 def test_processes_of_others_are_never_touched(launch: Launch, script: Script) -> None:
     """Neither a bystander of the launcher's own session, nor a job of another launcher."""
     other = launch(

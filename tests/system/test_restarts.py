@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 from tests.system.launch import Launch, Script
@@ -128,3 +129,37 @@ def test_a_worker_that_runs_on_is_asked_to_stop_before_the_next_attempt(
 
     assert job.wait() == 0
     assert [event.name for event in job.events] == ["saved", "second attempt", "second attempt"]
+
+
+def test_a_stop_signal_while_the_old_workers_are_stopping_ends_the_job(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, signal, sys, time
+        from telling import tell
+
+        def save(*_):
+            tell("saving")
+            while not os.path.exists("saved"):
+                time.sleep(0.01)
+            sys.exit(0)
+
+        tell("begun")
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, save)
+            open("listening", "w").close()
+            time.sleep(1000)
+        while not os.path.exists("listening"):
+            time.sleep(0.01)
+        sys.exit(3)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, "--shutdown-timeout", 60, train)
+    job.told("saving")
+
+    job.send(signal.SIGTERM)
+    (job.folder / "saved").touch()
+
+    assert job.wait() == 143
+    assert [event.restart for event in job.told("begun", 2)] == [0, 0]

@@ -213,3 +213,24 @@ def test_a_signal_during_start_leaves_nobody(launch: Launch, script: Script) -> 
 
     assert job.wait() == 143
     job.wait_nobody()
+
+
+def test_a_frozen_worker_ends_with_the_grace(launch: Launch, script: Script) -> None:
+    """A stopped process cannot run its handler: only SIGKILL reaches it."""
+    train = script(
+        """
+        import os, signal
+        from telling import tell
+
+        signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+        tell("freezing")
+        os.kill(os.getpid(), signal.SIGSTOP)
+        """
+    )
+    job = launch("--standalone", "--shutdown-timeout", 2, train)
+    job.told("freezing")
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 143
+    job.wait_nobody()
