@@ -1,8 +1,10 @@
 """Where the logs of a worker group go: decides paths and makes folders; never opens, writes or deletes a log.
 
-Layout (torchelastic's): ``<log dir>/<run id>_<8 letters>/attempt_<n>/<local
-rank>/{stdout.log,stderr.log,error.json}``. Unlike torchelastic, nothing that exists is ever removed: an
-attempt folder that is taken gets a ``.<k>`` suffix.
+The layout is torchelastic's, below the log folder:
+
+    <run id>_<8 letters>/attempt_<n>/<local rank>/{stdout.log, stderr.log, error.json}
+
+but nothing that exists is ever removed: an attempt folder that is taken gets a ``.<k>`` suffix. Errors:
 
     OSError
       LogDirError    the log folder cannot be used; the message is one sentence for the user
@@ -82,8 +84,7 @@ class LogsSpecs(ABC):
 
 
 class DefaultLogsSpecs(LogsSpecs):
-    """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is
-    None.
+    """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is None.
 
     ``log_dir="/dev/null"`` keeps nothing: streams are inherited and workers get no error file. A rank that is
     not in ``local_ranks_filter`` is silent on the console: its teed streams go to their files alone, and its
@@ -110,16 +111,13 @@ class DefaultLogsSpecs(LogsSpecs):
 
     @property
     def root_log_dir(self) -> str:
-        """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves
-        none.
-        """
+        """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves none."""
         if self._root_log_dir is None:
             self._own_root = self._root_log_dir = _new_folder(_temporary_folder(), "torchelastic_")
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Make the attempt's folders and set ``TORCHELASTIC_ERROR_FILE`` in each worker's environment, in
-        place.
+        """Make the attempt's folders and set ``TORCHELASTIC_ERROR_FILE`` in each worker's environment, in place.
 
         The attempt's number is ``PHALANX_ROUND`` - 1, else ``TORCHELASTIC_RESTART_COUNT``, of the first
         environment.
@@ -153,8 +151,7 @@ class DefaultLogsSpecs(LogsSpecs):
         return dest
 
     def discard_if_empty(self) -> bool:
-        """Remove the temporary folder that this object made, if no file in it has a byte; True when it is
-        gone.
+        """Remove the temporary folder that this object made, if no file in it has a byte; True when it is gone.
 
         A run that wrote no log and no error file shall not litter. A folder that was given is never touched.
         """
@@ -244,9 +241,7 @@ def _new_folder(parent: str, prefix: str) -> str:
 
 
 def _temporary_folder() -> str:
-    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set
-    ``tempfile.tempdir``).
-    """
+    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set ``tempfile.tempdir``)."""
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         return str(tempfile.gettempdir())

@@ -37,9 +37,7 @@ def prefix_for(
 
 
 class LinePrefix:
-    """A prefix ready to be written; only one with ``${time}`` costs anything per block, and that once a
-    second.
-    """
+    """A prefix ready to be written; only one with ``${time}`` costs anything per block, and that once a second."""
 
     __slots__ = ("_encoded", "_second", "_text")
 

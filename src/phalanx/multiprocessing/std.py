@@ -38,9 +38,7 @@ class Std(IntFlag):
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are
-    dropped.
-    """
+    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are dropped."""
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}

@@ -129,9 +129,7 @@ class WorkerStreams:
         return self._pump is None or self._pump.drain(timeout_s)
 
     def stderr_tail(self, local_rank: int) -> bytes:
-        """The last bytes that the worker wrote to stderr, at most ``dest.stderr_tail``; complete after
-        `drain`.
-        """
+        """The last bytes that the worker wrote to stderr, at most ``dest.stderr_tail``; complete after `drain`."""
         size = self._tail_size
         if local_rank in self._tails:
             return self._tails[local_rank].last()
@@ -186,9 +184,7 @@ class WorkerStreams:
         return writing
 
     def _open_copied(self, local_rank: int) -> int:
-        """An un-redirected stderr: a terminal if ours is one, so that the worker behaves as if it had
-        inherited it.
-        """
+        """An un-redirected stderr: a terminal if ours is one, so that the worker behaves as if it had inherited it."""
         console = self._console("stderr")
         outlets: list[Outlet] = [self._tail(local_rank)]
         consoles: list[Console] = []
@@ -215,9 +211,7 @@ class WorkerStreams:
         return LineOutlet(prefix, console=console, filtered=self._filtered.get(name))
 
     def _console(self, name: _Name) -> Console | None:
-        """Our stdout or stderr; one console for both when they lead to one place, so that their lines stay
-        whole.
-        """
+        """Our stdout or stderr; one console for both when they lead to one place, so that their lines stay whole."""
         if name not in self._consoles:
             other = self._consoles.get("stderr" if name == "stdout" else "stdout")
             if other is not None and same_place(sys.stdout, sys.stderr):
