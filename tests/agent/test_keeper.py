@@ -110,8 +110,10 @@ def agent(nap: str) -> Iterator[Callable[..., Agent]]:
 
 
 # A worker, its child, a child in another session, and two that were left by a double fork; all deaf.
-FAMILY = "trap '' TERM INT HUP; sleep {0} & setsid sleep {0} & "
+FAMILY = (
+    "trap '' TERM INT HUP; sleep {0} & setsid sleep {0} & "
     "(setsid sh -c 'sleep {0} & exec sleep {0}' &) ; exec sleep {0}"
+)
 
 
 def test_nothing_of_the_job_lives_after_its_agent_was_killed(agent: Callable[..., Agent], nap: str) -> None:
