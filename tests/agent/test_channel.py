@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import queue
+import resource
 import socket
 import stat
 import subprocess
@@ -478,6 +479,26 @@ def test_a_socket_of_a_dead_agent_is_replaced_and_a_path_that_is_too_long_is_nam
     with pytest.raises(OSError, match="in use"):
         asyncio.run(start(str(tmp_path / "file")))
     gc.collect()  # a forgotten socket would warn here
+
+
+def test_an_agent_without_descriptors_serves_again_when_it_has_some(agent: Agent, monkeypatch: Any) -> None:
+    monkeypatch.setattr(server_end, "ACCEPT_PAUSE_S", 0.05)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with socket.socket(socket.AF_UNIX) as late:
+        late.settimeout(PATIENCE_S)
+        # No descriptor below this number is free, and none above it is allowed.
+        filling = [os.open(os.devnull, os.O_RDONLY) for _ in range(20)]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(filling) + 1, limits[1]))
+        try:
+            late.connect(agent.path)
+            late.sendall(json.dumps(HELLO).encode() + b'\n{"type": "progress", "step": 7}\n')
+            assert "Too many open files" in agent.refusal()
+            assert agent.heard.empty()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            for descriptor in filling:
+                os.close(descriptor)
+        assert agent.next()[1].step == 7
 
 
 def test_closing_twice_is_closing_once(agent: Agent) -> None:

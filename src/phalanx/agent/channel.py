@@ -40,6 +40,9 @@ __all__ = ["ChannelServer", "CheckpointDone", "ExceptionRecorded", "ExcludeAsked
 VERSION = 1
 LINE_BYTES_MAX = 1024 * 1024
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
+LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
+ACCEPT_PAUSE_S = 1.0
+BACKLOG = 1024  # a node's workers connect within the same moment
 PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
@@ -105,19 +108,40 @@ class ChannelServer:
         self.round = 0
         self.stop_line: bytes | None = None
         self.connections: set[_Connection] = set()
+        """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
+        self.leaving: dict[_Connection, asyncio.Transport] = {}
         self._values = RoundValues()
-        self._server: asyncio.Server | None = None
+        # Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
+        self._listener: socket.socket | None = None
+        self._introductions: set[asyncio.Task[Any]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._nobody_leaves: asyncio.Event | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the path cannot be used."""
-        listener = _listener(self.path)
+        self._listener = _listener(self.path)
+        self._listen(self._listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if listener is self._listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_unix_server(lambda: _Connection(self), sock=listener)
-        except BaseException:
-            listener.close()
-            raise
+            peer, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it has gone already
+        except (
+            OSError
+        ) as problem:  # no descriptor or no memory: it would fail at once again, and use all of a core
+            self.refused(f"a connection could not be accepted: {problem.strerror}")
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
+            return
+        task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), peer))
+        self._introductions.add(task)
+        task.add_done_callback(self._introductions.discard)
 
     def new_round(self, number: int) -> None:
         """Serve the workers of round ``number`` from now on; values, stops and connections of others are over."""
@@ -137,15 +161,30 @@ class ChannelServer:
         """End all connections and remove the socket. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._server is None:
+        if self._listener is None:
             return
-        self._server.close()
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self._listener = None
+        await asyncio.gather(*self._introductions, return_exceptions=True)
         for connection in list(self.connections):
             connection.end("the agent is leaving")
-        await self._server.wait_closed()
-        self._server = None
+        if self.leaving:
+            self._nobody_leaves = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._nobody_leaves.wait(), LAST_WORDS_S)
+            except TimeoutError:
+                for transport in self.leaving.values():
+                    transport.abort()
+                await self._nobody_leaves.wait()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
+
+    def left(self, connection: _Connection) -> None:
+        """Take note that a connection is closed."""
+        self.leaving.pop(connection, None)
+        if not self.leaving and self._nobody_leaves is not None:
+            self._nobody_leaves.set()
 
     def refused(self, reason: str) -> None:
         """Tell the agent why a connection was ended."""
@@ -208,6 +247,7 @@ class _Connection(asyncio.Protocol):
         if self._rest and self._transport is not None:
             self.server.refused(f"{self._name()} ended within a line")
         self._forget()
+        self.server.left(self)
 
     def end(self, reason: str) -> None:
         """Say why, once, and close."""
@@ -232,7 +272,9 @@ class _Connection(asyncio.Protocol):
             self._transport.write(line)
 
     def _forget(self) -> None:
-        self._transport = None
+        if self._transport is not None:
+            self.server.leaving[self] = self._transport
+            self._transport = None
         if self in self.server.connections:
             self.server.connections.remove(self)
             self.server.decide(CallerGone(self))
@@ -356,6 +398,8 @@ def _listener(path: str) -> socket.socket:
     try:
         listener.bind(path)
         os.chmod(path, 0o600)  # before anybody can connect: it does not listen yet
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
     except OSError:
         listener.close()
         raise
