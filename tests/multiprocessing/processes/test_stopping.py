@@ -134,7 +134,7 @@ def test_a_tree_that_multiplies_while_it_is_ended_is_ended(
     context.close(timeout=30)
 
     assert sleepers() == []
-    assert ProcessTree(context.job).members() == []
+    assert context.tree.members() == []
 
 
 def test_strangers_and_their_children_are_left_alone(
