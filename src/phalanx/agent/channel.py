@@ -18,7 +18,6 @@ import socket
 import stat
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from phalanx.agent.values import (
@@ -34,6 +33,7 @@ from phalanx.agent.values import (
     RoundValues,
     Set,
 )
+from phalanx.struct import Struct
 
 __all__ = ["ChannelServer", "CheckpointDone", "ExceptionRecorded", "ExcludeAsked", "Message", "ProgressMade"]
 
@@ -47,15 +47,13 @@ PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(Struct):
     """What a worker said. ``pid`` and ``round`` are those of its greeting."""
 
     pid: int
     round: int
 
 
-@dataclass(frozen=True, slots=True)
 class ExceptionRecorded(Message):
     """An exception was recorded. Times are of this machine's clocks; ``thread`` is None for the main thread."""
 
@@ -67,21 +65,18 @@ class ExceptionRecorded(Message):
     error_file: str | None
 
 
-@dataclass(frozen=True, slots=True)
 class ProgressMade(Message):
     """The worker has come to this step of its work."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointDone(Message):
     """A checkpoint of this step is complete."""
 
     step: int
 
 
-@dataclass(frozen=True, slots=True)
 class ExcludeAsked(Message):
     """The worker holds its node to be broken."""
 

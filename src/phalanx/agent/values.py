@@ -7,11 +7,11 @@ A new round starts empty, and whoever still waits for a value of the old one is 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
+from phalanx.struct import Struct
 
 __all__ = [
     "Add",
@@ -34,36 +34,31 @@ TOTAL_BYTES_MAX = 16 * 1024 * 1024  # the whole agent is to stay below 40 MiB
 WAITS_MAX = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct):
     """A request. ``caller`` is whatever the channel knows it by: the connection, and the request's own id."""
 
     caller: tuple[Hashable, int]
     key: str
 
 
-@dataclass(frozen=True, slots=True)
 class Get(Call):
     """Asked for a value, for ``wait_s`` seconds at most if there is none yet. The answer is None then."""
 
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class Set(Call):
     """Asked to store a value. The answer is None."""
 
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Add(Call):
     """Asked to add to a decimal number, 0 if there is none yet. The answer is the sum."""
 
     amount: int
 
 
-@dataclass(frozen=True, slots=True)
 class CompareSet(Call):
     """Asked to store ``desired`` if the value is ``expected`` (None: there is none). The answer is the value then."""
 
@@ -71,38 +66,32 @@ class CompareSet(Call):
     desired: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Delete(Call):
     """Asked to remove a value. The answer says whether there was one."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallerGone:
+class CallerGone(Struct):
     """A connection has ended; ``connection`` is the first part of ``Call.caller``."""
 
     connection: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class RoundBegan:
+class RoundBegan(Struct):
     """A new round: everything of the last one is forgotten."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Struct):
     """``RoundValues.deadline`` has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct):
     """Answer a call."""
 
     caller: tuple[Hashable, int]
     value: bytes | int | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refuse:
+class Refuse(Struct):
     """Answer a call with a reason why it was not performed."""
 
     caller: tuple[Hashable, int]
@@ -115,8 +104,7 @@ class ValuesState(Enum):
     OPEN = "open"
 
 
-@dataclass(frozen=True, slots=True)
-class _Wait:
+class _Wait(Struct):
     get: Get
     until: float
 

@@ -11,12 +11,12 @@ driver sends the signals, reports exits (``WorkerExited``) and the state of the 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from enum import Enum
 from signal import SIGKILL, SIGTERM
 from typing import ClassVar
 
 from phalanx.machine import Machine, Void
+from phalanx.struct import Struct
 
 __all__ = [
     "DeadlinePassed",
@@ -51,62 +51,52 @@ class StopState(Enum):
     ENDED = "ended"
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(Struct):
     """Someone wants the workers stopped; each gets ``signal`` and has ``grace_s`` seconds."""
 
     signal: int
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class StopRepeated:
+class StopRepeated(Struct):
     """Another stop signal arrived while stopping."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepRequested:
+class SweepRequested(Struct):
     """The workers have ended by themselves; whatever they left behind is to go (a live worker would go with it)."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerExited:
+class WorkerExited(Struct):
     """A worker was reaped."""
 
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class TreeEmptied:
+class TreeEmptied(Struct):
     """A scan found no live process of the job."""
 
 
-@dataclass(frozen=True, slots=True)
-class MembersRemain:
+class MembersRemain(Struct):
     """A scan after a death found live processes of the job; some may be new, born of a parent that is gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
+class DeadlinePassed(Struct):
     """``deadline`` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class SignalWorkers:
+class SignalWorkers(Struct):
     """Send ``signal`` to each live worker, and to nothing else."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class SignalTree:
+class SignalTree(Struct):
     """Send ``signal`` to every live process of the job that has not had it, and tell if there is none."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class NameStuck:
+class NameStuck(Struct):
     """Nothing more can be done: name the processes that SIGKILL did not end."""
 
 

@@ -15,7 +15,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.multiprocessing.console import Console, console_for, same_place
@@ -25,14 +24,14 @@ from phalanx.multiprocessing.outlets import ConsoleCopy, LastBytes, LineOutlet, 
 from phalanx.multiprocessing.pump import LogPump
 from phalanx.multiprocessing.rotation import CappedFile
 from phalanx.multiprocessing.sources import FollowedFile, PipeSource, PtySource, Source, open_raw_pty
+from phalanx.struct import Struct
 
 __all__ = ["StreamEnds", "WorkerStreams"]
 
 _Name = Literal["stdout", "stderr"]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamEnds:
+class StreamEnds(Struct):
     """Descriptors to give to a worker as its stdout and stderr; None: it inherits ours."""
 
     stdout: int | None

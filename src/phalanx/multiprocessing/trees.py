@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from phalanx.multiprocessing.pidfd import is_supported
+from phalanx.struct import Struct
 
 __all__ = ["JobProcess", "ProcessTree", "become_subreaper", "start_ticks_of"]
 
@@ -34,8 +35,7 @@ _READS_IN_EXEC = 3
 _WATCHED_AT_ONCE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class JobProcess:
+class JobProcess(Struct):
     """A live process of the job. ``start_ticks``: clock ticks since boot; ``state``: the letter of ``ps``."""
 
     pid: int
