@@ -21,7 +21,14 @@ from typing import Any, Self
 import pytest
 
 from phalanx.agent import channel as server_end
-from phalanx.agent.channel import ChannelServer, CheckpointDone, ExceptionRecorded, ExcludeAsked, ProgressMade
+from phalanx.agent.channel import ChannelServer
+from phalanx.agent.messages import (
+    LINE_BYTES_MAX,
+    CheckpointDone,
+    ExceptionRecorded,
+    ExcludeAsked,
+    ProgressMade,
+)
 from phalanx.errors import ErrorHandler
 from phalanx.errors import channel as client_end
 
@@ -379,7 +386,7 @@ def test_a_connection_from_another_user_is_refused_even_if_the_mode_allows_it(ag
     assert "another user" in agent.refusal()
 
 
-MISBEHAVIOUR = {
+MISBEHAVIOUR: dict[str, tuple[list[Any], str]] = {
     "no hello": ([{"type": "progress", "step": 1}], "did not say hello"),
     "no JSON": ([b"hello\n"], "no JSON"),
     "no text": ([b"\xff\xfe\n"], "no JSON"),
@@ -510,7 +517,7 @@ def test_closing_twice_is_closing_once(agent: Agent) -> None:
 
 
 def test_the_limits_of_both_ends_agree() -> None:
-    assert client_end._LINE_BYTES_MAX == server_end.LINE_BYTES_MAX
+    assert client_end._LINE_BYTES_MAX == LINE_BYTES_MAX
 
 
 def _wait_until(condition: Callable[[], Any]) -> None:

@@ -178,7 +178,7 @@ def test_the_interpreters_variables_keep_their_meaning(bench: Any, layout: Any) 
     elsewhere = bench.folder / "elsewhere"
     bench.write(PROBE, "elsewhere/train.py")
     more = {"PYTHONSAFEPATH": "1", "PYTHONPATH": str(elsewhere), "PYTHONWARNINGS": "error"}
-    seen = _assert_alike(bench, layout(bench), **more)
+    seen = _assert_alike(bench, layout(bench), (), **more)
     assert str(bench.folder) not in seen["path"]
 
 

@@ -1,18 +1,14 @@
 """The agent's end of the worker channel: one Unix socket per agent, typed JSON lines, a few messages.
 
 Workers are outsiders: a line that is malformed, too long, of another round or version, or from another user ends that
-connection with one reason, and the agent goes on. The worker's end is ``phalanx.errors.channel``, and what is said is
-in the table below; value requests are decided by ``RoundValues`` and never reach the agent.
+connection with one reason, and the agent goes on. The worker's end is ``phalanx.errors.channel``; what can be said is
+in ``messages``. Value requests are decided by ``RoundValues`` and never reach the agent.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import contextlib
-import json
-import math
 import os
 import socket
 import stat
@@ -20,67 +16,27 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.agent.values import (
-    Add,
-    Answer,
-    Call,
-    CallerGone,
-    CompareSet,
-    DeadlinePassed,
-    Delete,
-    Get,
-    RoundBegan,
-    RoundValues,
-    Set,
+from phalanx.agent.messages import (
+    LINE_BYTES_MAX,
+    MESSAGES,
+    REQUESTS,
+    VERSION,
+    Fields,
+    Foreign,
+    Message,
+    line_of,
+    packed,
 )
-from phalanx.struct import Struct
+from phalanx.agent.values import Answer, CallerGone, DeadlinePassed, RoundBegan, RoundValues
 
-__all__ = ["ChannelServer", "CheckpointDone", "ExceptionRecorded", "ExcludeAsked", "Message", "ProgressMade"]
+__all__ = ["ChannelServer"]
 
-VERSION = 1
-LINE_BYTES_MAX = 1024 * 1024
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
 BACKLOG = 1024  # a node's workers connect within the same moment
 PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
-
-
-class Message(Struct):
-    """What a worker said. ``pid`` and ``round`` are those of its greeting."""
-
-    pid: int
-    round: int
-
-
-class ExceptionRecorded(Message):
-    """An exception was recorded. Times are of this machine's clocks; ``thread`` is None for the main thread."""
-
-    wall_ns: int
-    monotonic_ns: int
-    message: str
-    place: str | None
-    thread: str | None
-    error_file: str | None
-
-
-class ProgressMade(Message):
-    """The worker has come to this step of its work."""
-
-    step: int
-
-
-class CheckpointDone(Message):
-    """A checkpoint of this step is complete."""
-
-    step: int
-
-
-class ExcludeAsked(Message):
-    """The worker holds its node to be broken."""
-
-    reason: str
 
 
 class ChannelServer:
@@ -148,7 +104,7 @@ class ChannelServer:
 
     def announce_stop(self, signal_name: str, grace_s: float) -> None:
         """Tell the workers of this round, also those that connect later, that they are being stopped."""
-        self.stop_line = _line({"type": "stop", "signal": signal_name, "grace_s": grace_s})
+        self.stop_line = line_of({"type": "stop", "signal": signal_name, "grace_s": grace_s})
         for connection in [one for one in self.connections if one.round is not None]:
             connection.send(self.stop_line)
 
@@ -192,20 +148,14 @@ class ChannelServer:
         for command in self._values.step(event, loop.time()):
             connection, number = command.caller
             said = (
-                {"value": _packed(command.value)}
-                if isinstance(command, Answer)
-                else {"error": command.reason}
+                {"value": packed(command.value)} if isinstance(command, Answer) else {"error": command.reason}
             )
-            connection.send(_line({"type": "answer", "id": number, **said}))
+            connection.send(line_of({"type": "answer", "id": number, **said}))
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._values.deadline is not None:
             self._timer = loop.call_at(self._values.deadline, self.decide, DeadlinePassed())
-
-
-class _Foreign(Exception):
-    """Why a connection cannot be served: the rest of "a connection …"."""
 
 
 class _Connection(asyncio.Protocol):
@@ -251,7 +201,7 @@ class _Connection(asyncio.Protocol):
             return
         self._forget()
         self.server.refused(f"{self._name()} {reason}")
-        transport.write(_line({"type": "refused", "reason": reason}))
+        transport.write(line_of({"type": "refused", "reason": reason}))
         transport.close()
 
     def send(self, line: bytes) -> None:
@@ -282,105 +232,35 @@ class _Connection(asyncio.Protocol):
     def _take(self, line: bytes) -> None:
         try:
             if len(line) > LINE_BYTES_MAX:
-                raise _Foreign(f"sent a line of more than {LINE_BYTES_MAX} bytes")
-            fields = _Fields(line)
+                raise Foreign(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+            fields = Fields(line)
             if self.local_rank is None:
                 self._greet(fields)
-            elif fields.text("type") in _REQUESTS:
-                self.server.decide(_REQUESTS[fields.text("type")]((self, fields.integer("id")), fields))
-            elif fields.text("type") in _MESSAGES:
-                message = _MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
+            elif fields.text("type") in REQUESTS:
+                self.server.decide(REQUESTS[fields.text("type")]((self, fields.integer("id")), fields))
+            elif fields.text("type") in MESSAGES:
+                message = MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
                 self.server.on_message(self.local_rank, message)
             else:
-                raise _Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
-        except _Foreign as reason:
+                raise Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
+        except Foreign as reason:
             self.end(str(reason))
 
-    def _greet(self, fields: _Fields) -> None:
+    def _greet(self, fields: Fields) -> None:
         if fields.text("type") != "hello":
-            raise _Foreign("did not say hello")
+            raise Foreign("did not say hello")
         if fields.integer("v") != VERSION:
-            raise _Foreign(f"speaks version {fields.integer('v')}, and this agent {VERSION}")
+            raise Foreign(f"speaks version {fields.integer('v')}, and this agent {VERSION}")
         if fields.integer("round") != self.server.round:
-            raise _Foreign(f"is of round {fields.integer('round')}, and this is round {self.server.round}")
+            raise Foreign(f"is of round {fields.integer('round')}, and this is round {self.server.round}")
         local_rank = fields.integer("local_rank")
         if local_rank < 0:
-            raise _Foreign(f"has no local rank {local_rank}")
+            raise Foreign(f"has no local rank {local_rank}")
         self.pid = fields.integer("pid")
         self.round = self.server.round
         self.local_rank = local_rank
         if self.server.stop_line is not None:
             self.send(self.server.stop_line)
-
-
-class _Fields:
-    """A line, taken apart with the types that are expected. Raises ``_Foreign`` for anything else."""
-
-    def __init__(self, line: bytes) -> None:
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            raise _Foreign(f"sent a line that is no JSON: {line[:80]!r}") from None
-        if not isinstance(fields, dict):
-            raise _Foreign(f"sent a line that is no JSON object: {line[:80]!r}")
-        self._fields: dict[str, Any] = fields
-
-    def text(self, name: str) -> str:
-        value = self._fields.get(name)
-        if not isinstance(value, str):
-            raise _Foreign(f"sent {name!r} that is no text")
-        return value.encode("utf-8", "replace").decode()  # JSON can smuggle lone surrogates in
-
-    def text_or_none(self, name: str) -> str | None:
-        return None if self._fields.get(name) is None else self.text(name)
-
-    def integer(self, name: str) -> int:
-        value = self._fields.get(name)
-        if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 63:
-            raise _Foreign(f"sent {name!r} that is no integer")
-        return value
-
-    def seconds(self, name: str) -> float:
-        value = self._fields.get(name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-            raise _Foreign(f"sent {name!r} that is no time")
-        return min(max(float(value), 0.0), 1e9)
-
-    def binary(self, name: str) -> bytes:
-        try:
-            return base64.b64decode(self.text(name), validate=True)
-        except (binascii.Error, ValueError):
-            raise _Foreign(f"sent {name!r} that is not base64") from None
-
-    def binary_or_none(self, name: str) -> bytes | None:
-        return None if self._fields.get(name) is None else self.binary(name)
-
-
-_REQUESTS: dict[str, Callable[[tuple[_Connection, int], _Fields], Call]] = {
-    "get": lambda caller, said: Get(caller, said.text("key"), said.seconds("wait_s")),
-    "set": lambda caller, said: Set(caller, said.text("key"), said.binary("value")),
-    "add": lambda caller, said: Add(caller, said.text("key"), said.integer("amount")),
-    "compare_set": lambda caller, said: CompareSet(
-        caller, said.text("key"), said.binary_or_none("expected"), said.binary("desired")
-    ),
-    "delete": lambda caller, said: Delete(caller, said.text("key")),
-}
-
-_MESSAGES: dict[str, Callable[[int, int, _Fields], Message]] = {
-    "exception": lambda pid, number, said: ExceptionRecorded(
-        pid,
-        number,
-        wall_ns=said.integer("wall_ns"),
-        monotonic_ns=said.integer("monotonic_ns"),
-        message=said.text("message"),
-        place=said.text_or_none("place"),
-        thread=said.text_or_none("thread"),
-        error_file=said.text_or_none("error_file"),
-    ),
-    "progress": lambda pid, number, said: ProgressMade(pid, number, said.integer("step")),
-    "checkpoint": lambda pid, number, said: CheckpointDone(pid, number, said.integer("step")),
-    "exclude": lambda pid, number, said: ExcludeAsked(pid, number, said.text("reason")),
-}
 
 
 def _listener(path: str) -> socket.socket:
@@ -399,14 +279,6 @@ def _listener(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields).encode("ascii") + b"\n"
-
-
-def _packed(value: bytes | int | bool | None) -> str | int | bool | None:
-    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else value
 
 
 def _peer_uid(transport: asyncio.Transport) -> int:

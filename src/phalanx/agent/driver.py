@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.agent.channel import ChannelServer, ExceptionRecorded, ExcludeAsked
+from phalanx.agent.channel import ChannelServer
 from phalanx.agent.console import Console
 from phalanx.agent.evidence import Evidence
 from phalanx.agent.flight import FlightRecord
@@ -47,6 +47,7 @@ from phalanx.agent.machine import (
     Say,
     SignalPassed,
 )
+from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked
 from phalanx.agent.report import bug_report, failure_report, hand_up, save_flight
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict import EX_BUG, Ending, Verdict

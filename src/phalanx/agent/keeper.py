@@ -23,7 +23,8 @@ from enum import IntEnum
 from typing import NoReturn
 
 from phalanx.multiprocessing.pidfd import has_ended, is_supported, watch_child
-from phalanx.multiprocessing.trees import ProcessTree, start_ticks_of
+from phalanx.multiprocessing.procfs import start_ticks_of
+from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["Keeper"]
 

@@ -17,16 +17,15 @@ import signal
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from phalanx.multiprocessing.pidfd import is_supported
+from phalanx.multiprocessing.procfs import Stat, own_children, read_all, read_file, read_stat, start_ticks_of
 from phalanx.struct import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "start_ticks_of"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = "ZX"
-_STAT_BYTES = 1024  # one line of about 300 bytes
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
 _READS_IN_EXEC = 3
@@ -42,15 +41,6 @@ class JobProcess(Struct):
     start_ticks: int
     state: str
     command: str
-
-
-class _Stat(NamedTuple):
-    pid: int
-    command: str
-    state: str
-    parent: int
-    session: int
-    start_ticks: int
 
 
 @dataclass(slots=True)
@@ -184,10 +174,10 @@ class ProcessTree:
         """Reap zombies that this process adopted; workers, spared and known pids are left to their owners."""
         kept = {*self._spare, *self._roots, *known_pids}
         reaped = []
-        for pid in _own_children():
+        for pid in own_children():
             if pid in kept:
                 continue
-            stat = _read(pid)
+            stat = read_stat(pid)
             if stat is None or stat.state not in _GONE or stat.parent != os.getpid():
                 continue
             with contextlib.suppress(ChildProcessError):
@@ -205,11 +195,11 @@ class ProcessTree:
     def _scan(self) -> list[JobProcess]:
         return [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
-            for stat in self._closure(_read_all())
+            for stat in self._closure(read_all())
             if stat.state not in _GONE
         ]
 
-    def _closure(self, table: dict[int, _Stat]) -> list[_Stat]:
+    def _closure(self, table: dict[int, Stat]) -> list[Stat]:
         """Seeds (workers, their sessions, marked processes, own children) and everything that descends from them."""
         young = {pid: stat for pid, stat in table.items() if stat.start_ticks >= self._born_ticks}
         for pid in self._spare:
@@ -237,11 +227,11 @@ class ProcessTree:
                 take(pid)
         return [young[pid] for pid in found]
 
-    def _is_root(self, stat: _Stat) -> bool:
+    def _is_root(self, stat: Stat) -> bool:
         root = self._roots.get(stat.pid)
         return root is not None and root.ended_ticks is None and root.start_ticks == stat.start_ticks
 
-    def _own_sessions(self, table: dict[int, _Stat]) -> set[int]:
+    def _own_sessions(self, table: dict[int, Stat]) -> set[int]:
         """The session numbers that are certainly our workers'.
 
         While the worker is unreaped its number is its own. Afterwards the kernel gives the number away only when no
@@ -256,13 +246,13 @@ class ProcessTree:
                 sessions.add(stat.session)
         return sessions
 
-    def _is_marked(self, stat: _Stat) -> bool:
+    def _is_marked(self, stat: Stat) -> bool:
         # Reading the environment takes a lock of the process's memory map; one that waits in the kernel (state D) may
         # hold it, and the reader would wait with it for ever. Zombies have no environment.
         if stat.state in _GONE or stat.state == "D":
             return False
         for _ in range(_READS_IN_EXEC):
-            environment = _read_file(f"/proc/{stat.pid}/environ", None)
+            environment = read_file(f"/proc/{stat.pid}/environ", None)
             if environment or environment is None or stat.parent == _KTHREADD:
                 return environment is not None and self._marker in environment.split(b"\0")
             os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
@@ -297,12 +287,6 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
-
-
-def start_ticks_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot: with the pid, its identity. None: no such process."""
-    stat = _read(pid)
-    return None if stat is None else stat.start_ticks
 
 
 def _now_ticks() -> int:
@@ -340,65 +324,3 @@ def _send_checked(member: JobProcess, signum: int) -> bool:
     finally:
         os.close(fd)
     return True
-
-
-def _read_all() -> dict[int, _Stat]:
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        return {}
-    return {stat.pid: stat for name in names if name.isdigit() and (stat := _read(int(name))) is not None}
-
-
-def _read(pid: int) -> _Stat | None:
-    line = _read_file(f"/proc/{pid}/stat", _STAT_BYTES)
-    if line is None:
-        return None
-    # The name may hold anything, spaces and parentheses too: it ends at the last ")".
-    head, _, tail = line.rpartition(b")")
-    fields = tail.split()
-    if len(fields) < 20:
-        return None
-    return _Stat(
-        pid=pid,
-        command=os.fsdecode(head.partition(b"(")[2]),
-        state=chr(fields[0][0]),
-        parent=int(fields[1]),
-        session=int(fields[3]),
-        start_ticks=int(fields[19]),
-    )
-
-
-def _read_file(path: str, limit: int | None) -> bytes | None:
-    """A file of /proc, by plain system calls: a scan reads hundreds, and a file object costs twice as much."""
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        if limit is not None:
-            return os.read(fd, limit)
-        parts = []
-        while part := os.read(fd, 131072):
-            parts.append(part)
-        return b"".join(parts)
-    except OSError:  # it ended meanwhile, or belongs to another user
-        return None
-    finally:
-        os.close(fd)
-
-
-def _own_children() -> list[int]:
-    """The children of this process, of all its threads; a whole scan where the kernel keeps no lists."""
-    try:
-        threads = os.listdir("/proc/self/task")
-    except OSError:
-        return []
-    pids: list[int] = []
-    for thread in threads:
-        text = _read_file(f"/proc/self/task/{thread}/children", None)
-        if text is None:
-            own = os.getpid()
-            return [stat.pid for stat in _read_all().values() if stat.parent == own]
-        pids += map(int, text.split())
-    return pids

@@ -65,7 +65,8 @@ def test_a_worker_is_asked_alone_then_its_tree_then_killed_then_named() -> None:
     assert machine.step(DeadlinePassed(), 130.5) == [SignalTree(SIGKILL)]
     assert machine.deadline == 130.5 + TREE_KILL_S
     assert machine.step(DeadlinePassed(), 135.5) == [NameStuck()]
-    assert (machine.state, machine.deadline) == (StopState.ENDED, None)
+    assert machine.state is StopState.ENDED
+    assert machine.deadline is None
 
 
 def test_when_the_last_worker_has_ended_what_it_left_behind_is_ended_at_once() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.multiprocessing.pidfd import has_ended
-from phalanx.multiprocessing.trees import ProcessTree, start_ticks_of
+from phalanx.multiprocessing.procfs import start_ticks_of
+from phalanx.multiprocessing.trees import ProcessTree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trees are read from /proc")
 
