@@ -245,6 +245,8 @@ class _Connection(asyncio.Protocol):
                 raise Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
         except Foreign as reason:
             self.end(str(reason))
+        except Exception as bug:  # noqa: BLE001 # the border to outsiders: whatever a line can break, it ends itself
+            self.end(f"sent what this agent could not take ({type(bug).__name__}: {bug})")
 
     def _greet(self, fields: Fields) -> None:
         if fields.text("type") != "hello":

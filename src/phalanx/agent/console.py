@@ -23,8 +23,12 @@ class Console:
         self._kept: deque[bytes] = deque(maxlen=KEPT_LINES_MAX)
 
     def say(self, text: str) -> None:
-        """Print ``phalanx: text`` now if the console takes it, else keep it for the next chance."""
-        self._kept.append(f"phalanx: {text}\n".encode(errors="backslashreplace"))
+        """Print ``phalanx: text`` as one line now if the console takes it, else keep it for the next chance.
+
+        What cannot be printed is escaped (a worker's words may be in it), and what is longer than a pipe takes in one
+        piece is cut.
+        """
+        self._kept.append(_one_line(f"phalanx: {text}"))
         while self._kept and self._is_writable():
             self._write(self._kept.popleft())
 
@@ -54,3 +58,11 @@ class Console:
                     select.select([], [self._fd], [])
         except OSError:
             return
+
+
+def _one_line(text: str) -> bytes:
+    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: select.PIPE_BUF])
+    line = shown.encode(errors="backslashreplace")
+    if len(line) < select.PIPE_BUF:
+        return line + b"\n"
+    return line[: select.PIPE_BUF - 4].decode(errors="ignore").encode() + "…".encode() + b"\n"

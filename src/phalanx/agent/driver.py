@@ -21,6 +21,7 @@ from phalanx.agent.console import Console
 from phalanx.agent.evidence import Evidence
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.group import (
+    AnnounceStop,
     DeadlinePassed,
     ExceptionSeen,
     MembersRemain,
@@ -36,7 +37,6 @@ from phalanx.agent.keeper import Keeper
 from phalanx.agent.machine import (
     AgentMachine,
     AgentState,
-    AnnounceStop,
     CollectEvidence,
     EvidenceCollected,
     Finish,
@@ -56,15 +56,25 @@ from phalanx.multiprocessing.context import SpawnError
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.ports import HeldPort
+from phalanx.rendezvous.round import Round
+from phalanx.struct import Struct
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Ended"]
 
 DRAIN_BETWEEN_ROUNDS_S = 2.0  # a console that nobody reads must not keep a job from restarting
-DRAIN_LOOK_S = 0.5  # how soon a stop signal is noticed while only the console is waited for
+FOREVER_S = 1e8  # three years: threading's waits take no infinity
+
+
+class Ended(Struct):
+    """How the job ended on this node: the exit code, what is still to be said, and whether nothing is left of it."""
+
+    exit_code: int
+    last_words: str
+    is_orderly: bool
 
 
 class Driver:
-    """Runs one job on this node. ``await run()`` returns the exit code; a driver runs once."""
+    """Runs one job on this node. ``await run()`` tells how it ended; a driver runs once."""
 
     def __init__(self, spec: JobSpec, keeper: Keeper, console: Console) -> None:
         self._spec = spec
@@ -73,15 +83,17 @@ class Driver:
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
         self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process)
+        self._tree_fd = -1
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._inbox: deque[object] = deque()
         self._pumping = False
         self._timer: asyncio.TimerHandle | None = None
         self._workers: Workers | None = None
+        self._round: Round | None = None
         self._port: HeldPort | None = None
         self._evidence = Evidence()
         self._bug: BaseException | None = None
-        self._hurry = False  # a stop signal came when nothing but the console was waited for
+        self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
         self._lagging: list[Workers] = []  # earlier rounds whose last lines the console has not taken yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._perform: dict[type, Callable[[Any], None]] = {
@@ -99,8 +111,8 @@ class Driver:
 
     # Running
 
-    async def run(self) -> int:
-        """Run the job to its end: workers gone, logs drained, report printed."""
+    async def run(self) -> Ended:
+        """Run the job to its end: workers gone, logs drained. The caller prints what is still to be said."""
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         self._ended: asyncio.Future[Verdict] = self._loop.create_future()
@@ -115,45 +127,64 @@ class Driver:
             await self._channel.start()
             self._post(JobBegan())
             verdict = await self._ended
-            return await self._close(verdict)
+            is_orderly = await self._close()
+            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly)
         finally:
             for number in handled:
                 self._loop.remove_signal_handler(number)
-            if self._timer is not None:
-                self._timer.cancel()
+            self._unwatch()
             await self._channel.close()
+            self._tree.close()
+            if self._port is not None:
+                self._port.release()
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def _close(self, verdict: Verdict) -> int:
-        """Nothing is left to supervise: let the console catch up, then have the last word."""
-        lagging = [*self._lagging, *([self._workers] if self._workers is not None else [])]
-        for workers in lagging:
-            while not await workers.drain(DRAIN_LOOK_S) and not self._hurry:
-                pass  # the reader of the console decides how long; a stop signal decides otherwise
+    async def _close(self) -> bool:
+        """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
+        if self._bug is not None and self._workers is not None:
+            # On a thread, because what is wrong with this loop is not known; the keeper does it if we are interrupted.
+            ending = self._loop.run_in_executor(None, self._workers.end_at_once, self._spec.grace_s)
+            await self._or_hurry(ending)
+            return not self._hurry.is_set()
+        for workers in [*self._lagging, *([self._workers] if self._workers is not None else [])]:
+            try:
+                await self._or_hurry(asyncio.ensure_future(workers.drain(FOREVER_S)))
+            except RuntimeError as error:  # the log thread has crashed, and said how
+                self._console.say(str(error))
             workers.release()
-        if verdict.ending is Ending.FAILED:
-            self._console.finish(self._report(verdict))
-        return verdict.exit_code
+        return True
 
-    def _report(self, verdict: Verdict) -> str:
-        flight_path = save_flight(self._flight, self._spec.logs.root_log_dir)
+    async def _or_hurry(self, work: asyncio.Future[Any]) -> None:
+        """Wait for the work, or until a stop signal comes now that the verdict is spoken."""
+        hurry = self._loop.create_task(self._hurry.wait())
+        await asyncio.wait((work, hurry), return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if work.done():
+            await work
+
+    def _last_words(self, verdict: Verdict) -> str:
+        if verdict.ending is not Ending.FAILED:
+            return ""
+        flight_path = save_flight(self._flight, self._spec.logs.root_log_dir, is_bug=self._bug is not None)
         if self._bug is not None:
             return bug_report(self._bug, flight_path)
         cause = verdict.cause
-        restarts = self._workers.round.restart_count if self._workers is not None else 0
-        if self._spec.error_file and cause is not None and cause.rank in self._evidence.processes:
-            hand_up(self._evidence.processes[cause.rank], verdict.exit_code, self._spec.error_file)
+        evidence = self._evidence
+        if self._spec.error_file and cause is not None and cause.rank in evidence.processes:
+            hand_up(evidence.processes[cause.rank], verdict.exit_code, self._spec.error_file)
         return failure_report(
             verdict,
-            self._evidence.processes,
+            evidence.processes,
             name=self._spec.name,
-            restart_count=restarts,
+            restart_count=self._round.restart_count if self._round is not None else 0,
             log_folder=self._spec.logs.root_log_dir,
-            stderr_tail=self._evidence.stderr_tails.get(cause.rank, b"") if cause is not None else b"",
+            stderr_tail=evidence.stderr_tails.get(cause.rank, b"") if cause is not None else b"",
         )
 
     def _post(self, event: object) -> None:
         """Queue an event; unless a step is being taken already, take steps until none is left."""
+        if self._bug is not None:
+            return
         self._inbox.append(event)
         if self._pumping:
             return
@@ -179,7 +210,7 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._machine.deadline is not None:
+        if self._machine.deadline is not None and self._bug is None:
             self._timer = self._loop.call_at(self._machine.deadline, self._post, DeadlinePassed())
 
     # Events
@@ -201,8 +232,8 @@ class Driver:
         return handled
 
     def _on_stop_signal(self, number: int) -> None:
-        if self._machine.state is AgentState.ENDED:
-            self._hurry = True
+        if self._ended.done():
+            self._hurry.set()
         self._post(StopAsked(number, self._spec.grace_s))
 
     def _on_workers_ready(self) -> None:
@@ -210,6 +241,8 @@ class Driver:
             self._post(WorkersExited(codes))
 
     def _on_tree_changed(self) -> None:
+        if self._tree_fd not in self._watched:
+            return  # a look that was still due when the last process had been seen to end
         if self._tree.all_ended():  # a scan per death would cost a large group dearly
             self._post(MembersRemain() if self._tree.members() else TreeEmptied())
 
@@ -231,16 +264,15 @@ class Driver:
         self._tree.reap_adopted()  # workers and the keeper are left to their owners
 
     def _on_bug(self, error: BaseException, event: object) -> None:
-        """A bug of ours: record it, end the workers in order as far as that still works, exit 70."""
+        """A bug of ours: record it, take no more steps, and let ``_close`` end the workers in order; exit 70."""
+        if self._bug is not None:
+            return
+        self._bug = error
         self._inbox.clear()
+        self._unwatch()
         self._flight.add(self._loop.time(), "BUG", event, [repr(error)])
         if not self._ended.done():
-            self._bug = error
-            if self._workers is not None:
-                self._workers.end_at_once(self._spec.grace_s)
-            self._ended.set_result(
-                Verdict(ending=Ending.FAILED, exit_code=EX_BUG, reason="ended by a bug of phalanx")
-            )
+            self._ended.set_result(Verdict(ending=Ending.FAILED, exit_code=EX_BUG))
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._on_bug(context.get("exception") or RuntimeError(context["message"]), context["message"])
@@ -259,22 +291,35 @@ class Driver:
         self._post(RoundSettled(settled))
 
     def _spawn_workers(self, command: SpawnWorkers) -> None:
-        self._workers = Workers(
-            self._spec, command.round, self._channel.path, keeper=self._keeper, tree=self._tree
-        )
-        if self._port is not None:
-            self._port.release()
+        self._round = command.round
+        self._workers = None
         try:
+            self._workers = Workers(
+                self._spec, command.round, self._channel.path, keeper=self._keeper, tree=self._tree
+            )
+            if self._port is not None:
+                self._port.release()
             pids = self._workers.start()
         except SpawnError as error:
             self._post(SpawnFailed(error.local_rank, error.exit_code, str(error)))
-            return
-        self._post(WorkersSpawned(pids))
-        self._watch(self._workers.fileno(), self._on_workers_ready)
+        except OSError as error:  # the log folder has gone, or is full
+            self._post(SpawnFailed(0, 1, f"its logs cannot be opened: {error}"))
+        else:
+            self._post(WorkersSpawned(pids))
+            self._watch(self._workers.fileno(), self._on_workers_ready)
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._watched.add(fd)
         self._loop.add_reader(fd, callback)
+
+    def _unwatch(self) -> None:
+        """Nothing of this round is to wake us any more; its descriptors may be closed from now on."""
+        for fd in self._watched:
+            self._loop.remove_reader(fd)
+        self._watched.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _signal_workers(self, command: SignalWorkers) -> None:
         if self._workers is not None:
@@ -285,7 +330,10 @@ class Driver:
         if self._tree.is_empty:
             self._post(TreeEmptied())
         else:
-            self._watch(self._tree.fileno(), self._on_tree_changed)
+            self._tree_fd = self._tree.fileno()
+            self._watch(self._tree_fd, self._on_tree_changed)
+            # Who ended before the descriptor was armed wakes nobody: look once.
+            self._loop.call_soon(self._on_tree_changed)
 
     def _name_stuck(self, command: NameStuck) -> None:
         for member in self._tree.members():
@@ -307,29 +355,28 @@ class Driver:
         self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s)
 
     def _collect_evidence(self, command: CollectEvidence) -> None:
-        assert self._workers is not None, "evidence is of workers"
-        for fd in self._watched:
-            self._loop.remove_reader(fd)
-        self._watched.clear()
-        self._start(self._collect(self._workers, command))
+        self._unwatch()
+        task = self._loop.create_task(self._collect(self._workers, command))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _collect(self, workers: Workers, command: CollectEvidence) -> None:
-        drained = await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
-        failures = self._evidence.collect(workers, command.exits)
-        if not drained:
-            self._lagging.append(workers)
-        elif failures:
-            workers.release()
-        self._post(EvidenceCollected(failures))
+    async def _collect(self, workers: Workers | None, command: CollectEvidence) -> None:
+        try:
+            drained = workers is None or await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
+            assert self._round is not None, "workers are of a round"
+            failures = self._evidence.collect(self._round, workers, command.exits)
+            if workers is not None and not drained:
+                self._lagging.append(workers)
+            elif workers is not None and failures:
+                workers.release()
+        except Exception as error:  # noqa: BLE001 # a task's border: nobody awaits it
+            self._on_bug(error, command)
+        else:
+            self._post(EvidenceCollected(failures))
 
     def _finish(self, command: Finish) -> None:
         if not self._ended.done():
             self._ended.set_result(command.verdict)
-
-    def _start(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _is_inherited_nohup(number: int) -> bool:

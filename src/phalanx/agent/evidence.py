@@ -10,6 +10,8 @@ from phalanx.agent.group import Exit
 from phalanx.agent.verdict import Failure, exit_status
 from phalanx.agent.workers import Workers
 from phalanx.errors import ProcessFailure
+from phalanx.rendezvous.ports import is_taken
+from phalanx.rendezvous.round import Round
 
 __all__ = ["Evidence"]
 
@@ -25,15 +27,15 @@ class Evidence:
         """Rank → what is known of its process."""
         self.stderr_tails: dict[int, bytes] = {}
 
-    def collect(self, workers: Workers, exits: Iterable[Exit]) -> tuple[Failure, ...]:
-        """Read what the failed workers of a round left, forgetting the round before."""
+    def collect(self, settled: Round, workers: Workers | None, exits: Iterable[Exit]) -> tuple[Failure, ...]:
+        """Read what the failed workers of a round left, forgetting the round before; None: no worker was made."""
         self.processes = {}
         self.stderr_tails = {}
-        return tuple(self._examine(workers, one) for one in exits if one.exit_code != 0)
+        return tuple(self._examine(settled, workers, one) for one in exits if one.exit_code != 0)
 
-    def _examine(self, workers: Workers, end: Exit) -> Failure:
-        rank = workers.round.rank(end.local_rank)
-        if end.why_not_started:
+    def _examine(self, settled: Round, workers: Workers | None, end: Exit) -> Failure:
+        rank = settled.rank(end.local_rank)
+        if end.why_not_started or workers is None:
             return Failure(
                 rank=rank,
                 local_rank=end.local_rank,
@@ -54,7 +56,7 @@ class Evidence:
             signed_at=_first_sign(end, process),
             stopped_at=end.stopped_at,
             summary=_summary(end, process),
-            master_port_taken=rank == 0 and _names_a_taken_port(process),
+            master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
         )
 
 
@@ -72,11 +74,7 @@ def _summary(end: Exit, process: ProcessFailure) -> str:
     record = process.record
     if record.problem is None and record.exception_type not in ("", "SystemExit"):
         place = record.script_place or record.place
-        where = (
-            f" at {os.path.relpath(place[0]) if _is_below_here(place[0]) else place[0]}:{place[1]}"
-            if place
-            else ""
-        )
+        where = f" at {_short_path(place[0])}:{place[1]}" if place else ""
         return f"{_first_line(record.message)}{where}"
     if end.exit_code < 0:
         return f"killed by {_signal_name(-end.exit_code)}"
@@ -88,8 +86,13 @@ def _first_line(text: str, width: int = 200) -> str:
     return line if len(line) <= width else f"{line[:width]}…"
 
 
-def _is_below_here(path: str) -> bool:
-    return os.path.isabs(path) and path.startswith(os.getcwd() + os.sep)
+def _short_path(path: str) -> str:
+    """Relative when it lies below the current folder, as it was given on the command line."""
+    try:
+        here = os.getcwd() + os.sep
+    except OSError:  # the folder was deleted
+        return path
+    return path.removeprefix(here)
 
 
 def _signal_name(number: int) -> str:
@@ -99,6 +102,12 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _names_a_taken_port(process: ProcessFailure) -> bool:
+def _is_taken_port(process: ProcessFailure, port: int) -> bool:
+    """Whether rank 0 failed because somebody has MASTER_PORT: it says so of this port, or the port is taken now.
+
+    A script may fail to bind a port of its own, and says the same words then.
+    """
     text = process.record.message.lower()
-    return any(words in text for words in PORT_TAKEN_WORDS)
+    if not any(words in text for words in PORT_TAKEN_WORDS):
+        return False
+    return str(port) in text or is_taken(port)

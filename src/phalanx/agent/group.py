@@ -27,6 +27,7 @@ from phalanx.rendezvous.round import Round
 from phalanx.struct import Struct
 
 __all__ = [
+    "AnnounceStop",
     "DeadlinePassed",
     "ExceptionSeen",
     "Exit",
@@ -103,6 +104,13 @@ class SpawnWorkers(Struct):
     """Start the workers of this round, all of them or none."""
 
     round: Round
+
+
+class AnnounceStop(Struct):
+    """Tell workers over their channel that they are being stopped, before the signal reaches them."""
+
+    signal: int
+    grace_s: float
 
 
 class Exit(Struct):
@@ -205,6 +213,9 @@ class GroupMachine(Machine[GroupState]):
     def _asked(self, event: StopAsked, now: float) -> list[Any]:
         return self._ask_to_stop(event.signal, event.grace_s, now)
 
+    def _asked_again(self, event: StopAsked, now: float) -> list[Any]:
+        return self._settle(self._stop.step(StopRequested(event.signal, event.grace_s), now))
+
     def _delegate(self, event: object, now: float) -> list[Any]:
         return self._settle(self._stop.step(event, now))
 
@@ -222,7 +233,8 @@ class GroupMachine(Machine[GroupState]):
         self.state = GroupState.STOPPING
         for local_rank in self.live:
             self._stopped_at[local_rank] = now
-        return self._settle(self._stop.step(StopRequested(signal, grace_s), now))
+        commands = self._settle(self._stop.step(StopRequested(signal, grace_s), now))
+        return [AnnounceStop(signal, grace_s), *commands]
 
     def _sweep(self, now: float) -> list[Any]:
         self.state = GroupState.STOPPING
@@ -265,7 +277,7 @@ class GroupMachine(Machine[GroupState]):
             GroupState.IDLE: Void("the agent ends without workers"),
             GroupState.STARTING: _asked_too_early,
             GroupState.RUNNING: _asked,
-            GroupState.STOPPING: Void("a group has one grace deadline, whatever began it"),
+            GroupState.STOPPING: _asked_again,
             GroupState.ENDED: _OVER,
         },
         StopRepeated: {

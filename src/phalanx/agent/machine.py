@@ -36,7 +36,6 @@ from phalanx.struct import Struct
 __all__ = [
     "AgentMachine",
     "AgentState",
-    "AnnounceStop",
     "CollectEvidence",
     "EvidenceCollected",
     "Finish",
@@ -108,13 +107,6 @@ class PassOn(Struct):
     signal: int
 
 
-class AnnounceStop(Struct):
-    """Tell workers over their channel that a stop was asked for, before the signal reaches them."""
-
-    signal: int
-    grace_s: float
-
-
 class Say(Struct):
     """Print one line."""
 
@@ -168,14 +160,13 @@ class AgentMachine(Machine[AgentState]):
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
         self._asked = event
         self.state = AgentState.LEAVING
-        told = [Say(self._stop_line(event)), AnnounceStop(event.signal, event.grace_s)]
-        return [*told, *self._ask_group(event, now)]
+        return [Say(self._stop_line(event)), *self._ask_group(event, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
         return self._ask_group(StopRepeated(), now)
 
     def _remember_stop(self, event: StopAsked, now: float) -> None:
-        self._asked = event
+        self._asked = self._asked or event  # the first one names the exit code
 
     def _judge(self, event: EvidenceCollected, now: float) -> list[Any]:
         if not event.failures and not self.group.was_stopped:
@@ -203,7 +194,10 @@ class AgentMachine(Machine[AgentState]):
 
     def _stop_line(self, event: StopAsked) -> str:
         name = Signals(event.signal).name
-        return f"{name}: asked {self._nproc} workers to stop, {event.grace_s:g} s of grace; again to end them at once"
+        if self.group.state is GroupState.STOPPING:
+            return f"{name}: the workers are being stopped already; again to end them at once"
+        many = f"{self._nproc} workers" if self._nproc > 1 else "the worker"
+        return f"{name}: asked {many} to stop, {event.grace_s:g} s of grace; again to end at once"
 
     def _stopped(self) -> Verdict:
         assert self._asked is not None, "a job is stopped because somebody asked"

@@ -88,11 +88,19 @@ def bug_report(bug: BaseException, flight_path: str | None) -> str:
     return f"{trace}phalanx: this is a bug of phalanx, not of the job: the workers were stopped{record}\n"
 
 
-def save_flight(flight: FlightRecord, folder: str | None) -> str | None:
-    """Write the flight record into the job's log folder; None if that is not possible or there is none."""
-    if not folder or not os.path.isdir(folder):
+def save_flight(flight: FlightRecord, folder: str | None, *, is_bug: bool) -> str | None:
+    """Write the flight record into the job's log folder; None if that is not possible.
+
+    A bug's goes to the temporary folder where a job has no log folder: without it nobody can say what happened.
+    """
+    if folder and os.path.isdir(folder):
+        path = os.path.join(folder, "flight.jsonl")
+    elif is_bug:
+        import tempfile
+
+        path = os.path.join(tempfile.gettempdir(), f"phalanx-flight-{os.getpid()}.jsonl")
+    else:
         return None
-    path = os.path.join(folder, "flight.jsonl")
     try:
         with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(f"{line}\n" for line in flight.lines())

@@ -7,9 +7,14 @@ fork without exec. Only then is asyncio, by far the largest import, paid for.
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.spec import JobSpec
+
+if TYPE_CHECKING:
+    from phalanx.agent.console import Console
+    from phalanx.agent.driver import Ended
 
 __all__ = ["run_job"]
 
@@ -24,16 +29,21 @@ def run_job(spec: JobSpec) -> int:
 
         become_subreaper()
     keeper = Keeper.start(spec.job_token)
-    exit_code = _drive(spec, keeper)
-    # Said only after an orderly end. Whatever was raised above leaves the keeper to end what is left of the job.
-    keeper.done()
-    return exit_code
+    from phalanx.agent.console import Console
+
+    console = Console()
+    ended = _drive(spec, keeper, console)
+    if ended.is_orderly:
+        # Whatever was raised above, or left running, leaves the keeper to end what is left of the job.
+        keeper.done()
+    # Last, and with the signals' own actions back: a reader who takes his time can be left by Ctrl-C.
+    console.finish(ended.last_words)
+    return ended.exit_code
 
 
-def _drive(spec: JobSpec, keeper: Keeper) -> int:
+def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
     import asyncio
 
-    from phalanx.agent.console import Console
     from phalanx.agent.driver import Driver
 
     if spec.own_process:
@@ -41,7 +51,7 @@ def _drive(spec: JobSpec, keeper: Keeper) -> int:
         # none of it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    async def drive() -> int:
-        return await Driver(spec, keeper, Console()).run()
+    async def drive() -> Ended:
+        return await Driver(spec, keeper, console).run()
 
     return asyncio.run(drive())

@@ -31,6 +31,8 @@ __all__ = [
 KEY_BYTES_MAX = 1024
 VALUE_BYTES_MAX = 512 * 1024  # as base64 within a line of 1 MiB
 TOTAL_BYTES_MAX = 16 * 1024 * 1024  # the whole agent is to stay below 40 MiB
+NUMBER_MAX = (1 << 63) - 1
+DIGITS_MAX = 64  # no number in range is longer, whatever its zeros and white space
 WAITS_MAX = 10_000
 
 
@@ -131,10 +133,13 @@ class RoundValues(Machine[ValuesState]):
         return self._store(event, event.value, None)
 
     def _add(self, event: Add, now: float) -> list[Answer | Refuse]:
+        digits = self._values.get(event.key, b"0")
         try:
-            total = int(self._values.get(event.key, b"0")) + event.amount
+            total = int(digits) + event.amount if len(digits) <= DIGITS_MAX else NUMBER_MAX + 1
         except ValueError:
             return [Refuse(event.caller, f"the value of {event.key!r} is no number")]
+        if abs(total) > NUMBER_MAX:
+            return [Refuse(event.caller, f"the sum at {event.key!r} does not fit into 64 bits")]
         return self._store(event, b"%d" % total, total)
 
     def _compare_set(self, event: CompareSet, now: float) -> list[Answer | Refuse]:

@@ -119,7 +119,9 @@ class StopMachine(Machine[StopState]):
         return [SignalWorkers(event.signal)]
 
     def _ask_again(self, event: StopRequested, now: float) -> None:
-        # Another reason to stop (a failure, then a signal) can only bring the end nearer. The workers know already.
+        # Another reason to stop (a failure, then a signal) can only bring the end nearer. The workers know already. It
+        # counts as a request, so that its own double does not count as impatience.
+        self._requested_at = now
         self._bring_forward(now + event.grace_s)
 
     def _hurry(self, _event: StopRepeated, now: float) -> None:

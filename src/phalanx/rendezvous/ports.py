@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
-__all__ = ["HeldPort", "PortError", "hold_port"]
+__all__ = ["HeldPort", "PortError", "hold_port", "is_taken"]
 
 
 class PortError(OSError):
@@ -57,6 +57,15 @@ def hold_port(
     raise PortError(
         f"no port between {among.start} and {among.stop - 1} is free for MASTER_PORT; widen master_port_range"
     )
+
+
+def is_taken(number: int) -> bool:
+    """Whether somebody else has the port at this moment."""
+    try:
+        _bind(number).close()
+    except OSError:
+        return True
+    return False
 
 
 def _any_free_port(unwanted: set[int]) -> HeldPort:
