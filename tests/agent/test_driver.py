@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import pytest
@@ -144,3 +145,215 @@ def test_nothing_of_ours_stays_in_the_temporary_folder(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out, err) == (0, "hello\n", "")
     assert list(temporary.iterdir()) == []
+
+
+def test_a_worker_cannot_silence_the_agent_with_a_long_reason(tmp_path: Path) -> None:
+    """Nobody reads the launcher's stderr; a pipe takes 64 KiB, and the agent must go on all the same."""
+    process = start(
+        tmp_path,
+        """
+        import phalanx
+        phalanx.exclude_node("x" * 900_000 + "\\n\\x1b[31m")
+        for _ in range(100):
+            phalanx.exclude_node("again" * 500)
+        print("done", flush=True)
+        """,
+        "--stderr-tail=0",
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert len(max(err.splitlines(), key=len)) < 5000
+    assert "\x1b" not in err
+
+
+def test_sums_beyond_64_bits_are_refused_and_end_nothing(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        """
+        import phalanx
+        shared = phalanx.values()
+        for digits in (b"9" * 4300, b"9" * 5000, b"9223372036854775807"):
+            shared.set("k", digits)
+            try:
+                shared.add("k", 1)
+            except ValueError as refusal:
+                print(refusal)
+        """,
+    )
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert out.count("does not fit into 64 bits") == 3
+
+
+def test_a_current_folder_that_was_deleted_is_no_bug_of_ours(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    process = start(
+        tmp_path,
+        "import os; os.rmdir(os.getcwd()); raise KeyError(1)",
+        before=f"import os; os.chdir({str(folder)!r})",
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert f"KeyError: 1 at {tmp_path}/worker.py:1" in err
+
+
+def test_a_log_folder_that_was_deleted_between_rounds_is_a_sentence(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        "import shutil, sys; shutil.rmtree('logs'); open('logs', 'w').close(); sys.exit(5)",
+        f"--log-dir={tmp_path}/logs",
+        "--max-restarts=1",
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert "Traceback" not in err
+    assert "logs" in err.splitlines()[-1]
+
+
+PORT_OF_RANK_0 = """
+import os, socket, sys
+with open("tries", "a") as tries:
+    tries.write(os.environ["MASTER_PORT"] + " " + os.environ["TORCHELASTIC_RESTART_COUNT"] + "\\n")
+number = int(os.environ["MASTER_PORT"])
+"""
+
+
+def test_a_master_port_that_somebody_took_is_tried_again_without_charge(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        PORT_OF_RANK_0
+        + """
+if len(open("tries").readlines()) == 1:
+    thief = socket.create_server(("", number))
+    if os.fork() == 0:  # somebody who holds the port while rank 0 wants it
+        import time
+        time.sleep(600)
+socket.create_server(("", number))
+print("served")
+""",
+    )
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (0, "served\n"), err
+    assert "its MASTER_PORT was taken (not charged)" in err
+    (first, first_count), (second, second_count) = map(
+        str.split, (tmp_path / "tries").read_text().splitlines()
+    )
+    assert first != second
+    assert (first_count, second_count) == ("0", "0")
+
+
+def test_a_port_of_the_scripts_own_that_is_taken_is_an_ordinary_failure(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        PORT_OF_RANK_0
+        + """
+own = socket.create_server(("127.0.0.1", 0))
+socket.create_server(own.getsockname())
+""",
+    )
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert len((tmp_path / "tries").read_text().splitlines()) == 1
+
+
+def test_workers_are_told_over_their_channel_when_another_rank_is_the_reason_to_stop(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        """
+        import os, signal, sys, time
+        import phalanx
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if os.environ["RANK"] == "0":
+            open("ready", "w").close()
+            while not phalanx.should_stop():
+                time.sleep(0.01)
+            print("told", flush=True)
+            sys.exit(0)
+        while not os.path.exists("ready"):
+            time.sleep(0.01)
+        sys.exit(9)
+        """,
+        "--nproc-per-node=2",
+    )
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, out) == (9, "told\n")
+
+
+def test_a_bug_while_the_workers_are_ended_ends_the_job_all_the_same(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        "import time; time.sleep(0.2)",
+        "--log-dir=/dev/null",
+        before="""
+        from phalanx.agent.group import GroupMachine, GroupState, WorkersExited
+        from phalanx.agent.workers import Workers
+        del GroupMachine.table[WorkersExited][GroupState.RUNNING]
+        def end_at_once(self, grace_s):
+            raise RuntimeError("a second bug")
+        Workers.end_at_once = end_at_once
+        """,
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 70
+    found = re.search(r"the flight record is (\S+)", err)
+    assert found is not None, "there is no log folder, so it is in the temporary one"
+    Path(found[1]).unlink()
+
+
+def test_a_report_that_nobody_reads_does_not_keep_a_launcher_from_leaving(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    while True:
+        try:
+            os.write(write, b"x" * 4096)
+        except BlockingIOError:
+            break
+    os.set_blocking(write, True)
+    worker = tmp_path / "worker.py"
+    worker.write_text("raise SystemExit(3)")
+    command = [
+        sys.executable,
+        "-m",
+        "phalanx",
+        "run",
+        "--stderr-tail=0",
+        f"--log-dir={tmp_path}/logs",
+        str(worker),
+    ]
+    process = subprocess.Popen(command, stderr=write, cwd=tmp_path)
+    os.close(write)
+    try:
+        give_up_at = time.monotonic() + LIMIT_S
+        while not list((tmp_path / "logs").rglob("flight.jsonl")):  # written just before the report
+            assert time.monotonic() < give_up_at
+            time.sleep(0.01)
+        while process.poll() is None:
+            assert time.monotonic() < give_up_at
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+    finally:
+        os.close(read)
+        process.kill()
+        process.wait()
+
+
+def test_a_line_that_had_to_wait_is_printed_in_the_end_of_a_job_that_healed(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        """
+        import os, sys
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            sys.exit(3)
+        """,
+        "--max-restarts=1",
+        before="""
+        from phalanx.agent.console import Console
+        Console._is_writable = lambda self: False
+        """,
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert "restart 1 of 1" in err

@@ -144,7 +144,11 @@ class Driver:
         if self._bug is not None and self._workers is not None:
             # On a thread, because what is wrong with this loop is not known; the keeper does it if we are interrupted.
             ending = self._loop.run_in_executor(None, self._workers.end_at_once, self._spec.grace_s)
-            await self._or_hurry(ending)
+            try:
+                await self._or_hurry(ending)
+            except Exception as second:  # noqa: BLE001 # one bug seldom comes alone; the first is the one to report
+                self._flight.add(self._loop.time(), "BUG", second, [])
+                return False
             return not self._hurry.is_set()
         for workers in [*self._lagging, *([self._workers] if self._workers is not None else [])]:
             try:

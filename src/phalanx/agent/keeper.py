@@ -23,7 +23,7 @@ from enum import IntEnum
 from typing import NoReturn
 
 from phalanx.multiprocessing.pidfd import has_ended, is_supported, watch_child
-from phalanx.multiprocessing.procfs import start_ticks_of
+from phalanx.multiprocessing.procfs import now_ticks, start_ticks_of
 from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["Keeper"]
@@ -53,9 +53,8 @@ EXIT_TIMEOUT_S = 2.0
 
 class _Op(IntEnum):
     WATCH = 1
-    FORGET = 2
-    FENCE = 3
-    DONE = 4
+    FENCE = 2
+    DONE = 3
 
 
 class Keeper:
@@ -67,18 +66,21 @@ class Keeper:
 
     @classmethod
     def start(cls, job: str) -> Keeper:
-        """Fork the keeper of the job with this token (``PHALANX_JOB``). Call it before any thread exists.
+        """Fork the keeper of the job with this token (``PHALANX_JOB``). Call it before any thread or worker exists.
 
         Raises ``OSError`` when no process can be made.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         agent = os.getpid()
+        # Taken here: on a busy machine the agent has started workers before the keeper runs at all, and whoever is
+        # older than its tree is no member.
+        born_ticks = now_ticks()
         # Until it is deaf and has left the session, a Ctrl-C for the agent would end the keeper too.
         unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
         try:
             pid = os.fork()
             if pid == 0:
-                _live(job, agent, theirs, unblocked)
+                _live(job, agent, theirs, unblocked, born_ticks)
         except OSError:
             ours.close()
             raise
@@ -97,10 +99,6 @@ class Keeper:
         """Tell of a worker, an unreaped child of this process; the descriptor is copied."""
         start_ticks = start_ticks_of(pid)
         self._send(_Op.WATCH, pid, _UNKNOWN if start_ticks is None else start_ticks, pidfd=pidfd)
-
-    def forget(self, pid: int) -> None:
-        """Tell that a worker was reaped: its number may be given to a stranger."""
-        self._send(_Op.FORGET, pid)
 
     def fence(self, deadline: float | None) -> None:
         """Kill the job when ``CLOCK_BOOTTIME`` (seconds, suspension included) reaches ``deadline``; None: never."""
@@ -129,12 +127,14 @@ class Keeper:
             socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
 
 
-def _live(job: str, agent: int, link: socket.socket, unblocked: Collection[int]) -> NoReturn:
+def _live(
+    job: str, agent: int, link: socket.socket, unblocked: Collection[int], born_ticks: int
+) -> NoReturn:
     """The keeper's whole life; nothing of the agent's code runs after it, whatever happens."""
     status = 70
     try:
         _detach(link.fileno(), unblocked)
-        _KeeperProcess(job, agent, link).run()
+        _KeeperProcess(job, agent, link, born_ticks).run()
         status = 0
     finally:
         os._exit(status)
@@ -169,8 +169,8 @@ def _open_descriptors() -> list[int]:
 class _KeeperProcess:
     """What the keeper knows, and its one loop."""
 
-    def __init__(self, job: str, agent: int, link: socket.socket) -> None:
-        self._tree = ProcessTree(job, spare=(agent,))
+    def __init__(self, job: str, agent: int, link: socket.socket, born_ticks: int) -> None:
+        self._tree = ProcessTree(job, spare=(agent,), born_ticks=born_ticks)
         self._link = link
         self._link.setblocking(False)
         self._pidfds: dict[int, int] = {}
@@ -198,19 +198,21 @@ class _KeeperProcess:
         """Sleep until it is over; then kill the job, unless the agent said that all is done."""
         while not self._is_over:
             self._take(fd for fd, _ in self._poller.poll())
+        # It may have died before this process ran at all; what it said counts: it may have been "done".
+        self._read_packets()
         if not self._is_done:
             self._kill_all()
 
     def _take(self, ready: Iterable[int]) -> None:
-        # What the agent said before it died counts: it may have been "done".
         self._read_packets()
         for fd in ready:
             self._is_over |= fd in (self._agent_fd, self._fence_timer)
-            if fd in self._by_pidfd:
+            # Asked again: a packet may have replaced the one that was ready by a live worker's of the same number.
+            if fd in self._by_pidfd and has_ended(fd):
                 self._note_end(self._by_pidfd[fd])
 
     def _read_packets(self) -> None:
-        while not self._is_over:
+        while not self._is_done:
             try:
                 packet, fds, _, _ = socket.recv_fds(self._link, _PACKET.size, 1)
             except BlockingIOError:
@@ -226,14 +228,12 @@ class _KeeperProcess:
     def _obey(self, operation: int, first: int, second: int, fds: list[int]) -> None:
         match operation:
             case _Op.WATCH:
-                self._forget(first)
+                self._close_pidfd(first)
                 self._tree.add_known(first, None if second == _UNKNOWN else second)
                 if fds:
                     self._pidfds[first] = fds[0]
                     self._by_pidfd[fds[0]] = first
                     self._poller.register(fds[0], select.POLLIN)
-            case _Op.FORGET:
-                self._forget(first)
             case _Op.FENCE:
                 self._set_fence(first)
             case _Op.DONE:
@@ -242,10 +242,6 @@ class _KeeperProcess:
     def _note_end(self, pid: int) -> None:
         """A worker has ended. Now, for later nobody can tell its session from a stranger's of the same number."""
         self._tree.ended(pid)
-        self._close_pidfd(pid)
-
-    def _forget(self, pid: int) -> None:
-        self._tree.forget(pid)
         self._close_pidfd(pid)
 
     def _close_pidfd(self, pid: int) -> None:
