@@ -6,6 +6,7 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,17 +15,20 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.agent.keeper import Keeper
+from phalanx.agent.keeper import _PACKET, Keeper, _KeeperProcess, _Op
 from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.procfs import start_ticks_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the keeper reads /proc")
 
 LIMIT_S = 30
 
 # An agent: keeps a job with one worker per script given, says "up", and waits to be killed (or told to be done).
-AGENT = """
+IMPORTS = """
 import os, signal, sys, time
 from phalanx.agent.keeper import Keeper
+"""
+AGENT = """
 from phalanx.multiprocessing import DefaultLogsSpecs, SubprocessContext
 keeper = Keeper.start("job-" + sys.argv[1])
 ranks = range(len(sys.argv) - 2)
@@ -67,9 +71,9 @@ def nap() -> Iterator[str]:
 class Agent:
     """An agent in a process of its own, with the pidfd of its keeper."""
 
-    def __init__(self, nap: str, *scripts: str, then: str = "time.sleep(1000)") -> None:
+    def __init__(self, nap: str, *scripts: str, first: str = "", then: str = "time.sleep(1000)") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", AGENT + then, nap, *scripts],
+            [sys.executable, "-c", IMPORTS + first + AGENT + then, nap, *scripts],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -100,8 +104,8 @@ class Agent:
 def agent(nap: str) -> Iterator[Callable[..., Agent]]:
     started: list[Agent] = []
 
-    def start(*scripts: str, then: str = "time.sleep(1000)") -> Agent:
-        started.append(Agent(nap, *scripts, then=then))
+    def start(*scripts: str, **code: str) -> Agent:
+        started.append(Agent(nap, *scripts, **code))
         return started[-1]
 
     yield start
@@ -156,12 +160,42 @@ def test_children_without_the_mark_are_found_by_descent_and_by_session(
     assert sleepers_of(nap) == []
 
 
-def test_what_a_worker_that_has_ended_left_behind_is_ended_too(agent: Callable[..., Agent], nap: str) -> None:
+@pytest.mark.parametrize("killed", ["before the keeper runs", "when the keeper runs"])
+def test_a_keeper_that_is_late_knows_the_workers_that_are_older_than_it(
+    agent: Callable[..., Agent], nap: str, killed: str, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.01)"
     one = agent(
-        f"(env -i sleep {nap} &) ; setsid sleep {nap} & sleep 0.2", then="context.wait = 0; time.sleep(1000)"
+        f"env -i setsid sleep {nap} & exec env -i sleep {nap}",
+        first=f"def wait():\n    {wait}\nos.register_at_fork(after_in_child=wait)\n",
     )
     soon(lambda: len(sleepers_of(nap)) == 2)
-    time.sleep(0.5)
+    time.sleep(0.05)  # some clock ticks
+    if killed == "when the keeper runs":
+        go.touch()
+        soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
+    one.process.kill()
+    one.process.wait()
+    go.touch()
+
+    assert has_ended(one.keeper_fd, LIMIT_S)
+    assert sleepers_of(nap) == []
+
+
+def test_what_a_worker_that_has_ended_left_behind_is_ended_too(agent: Callable[..., Agent], nap: str) -> None:
+    then = """
+from phalanx.multiprocessing.pidfd import has_ended
+assert has_ended(context.fileno(), 30)
+print(context.reap(), flush=True)
+time.sleep(1000)
+"""
+    one = agent(f"(env -i sleep {nap} &) ; setsid sleep {nap} & read line; exit 5", then=then)
+    soon(lambda: len(sleepers_of(nap)) == 2)
+    time.sleep(0.05)  # some clock ticks: a child that is as old as its worker's end is as safe as a stranger
+    one.go_on()
+    assert one.process.stdout is not None
+    assert one.process.stdout.readline() == b"{0: 5}\n"
 
     one.process.kill()
     assert has_ended(one.keeper_fd, LIMIT_S)
@@ -266,7 +300,6 @@ def test_the_agent_notices_the_loss_of_its_keeper_and_nothing_raises(
 from phalanx.multiprocessing.pidfd import has_ended
 assert has_ended(keeper.fileno(), 30)
 keeper.watch(os.getpid(), context.sentinels()[0])
-keeper.forget(1)
 keeper.fence(5.0)
 keeper.done()
 print("fine", flush=True)
@@ -289,15 +322,18 @@ def test_the_keeper_holds_nothing_open_that_others_wait_for(agent: Callable[...,
 def test_the_keeper_is_small_and_sleeps(agent: Callable[..., Agent], nap: str) -> None:
     one = agent(f"exec sleep {nap}")
     soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
-    time.sleep(0.3)
-    before = _switches(one.keeper_pid)
-    time.sleep(1.0)
+    soon(lambda: _slept_through(one.keeper_pid, 1.0))  # it may still be on its way to sleep
 
-    assert _switches(one.keeper_pid) == before
     memory = dict(
         line.split()[:2] for line in Path(f"/proc/{one.keeper_pid}/smaps_rollup").read_text().splitlines()[1:]
     )
     assert int(memory["Private_Dirty:"]) < 10_000  # KiB that are not shared with the agent
+
+
+def _slept_through(pid: int, period_s: float) -> bool:
+    before = _switches(pid)
+    time.sleep(period_s)
+    return _switches(pid) == before
 
 
 def _switches(pid: int) -> list[str]:
@@ -329,6 +365,27 @@ time.sleep(1000)
     assert has_ended(keeper_fd, LIMIT_S)
     os.close(keeper_fd)
     assert sleepers_of(nap) == []
+
+
+def test_a_number_that_was_ready_for_another_is_not_taken_for_the_end_of_a_live_worker(nap: str) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    keeper = _KeeperProcess(f"job-{nap}", os.getpid(), theirs, 0)
+    worker = subprocess.Popen(["sleep", nap])
+    pidfd = os.pidfd_open(worker.pid)
+    with ours, theirs:
+        ticks = start_ticks_of(worker.pid)
+        socket.send_fds(ours, [_PACKET.pack(_Op.WATCH, worker.pid, ticks)], [pidfd])
+        keeper._take([])
+        keeper._take(list(keeper._by_pidfd))
+        assert [one.pid for one in keeper._tree.members()] == [worker.pid]
+
+        worker.kill()
+        worker.wait()
+        keeper._take(list(keeper._by_pidfd))
+        assert keeper._by_pidfd == {}
+    for fd in (pidfd, keeper._agent_fd):
+        assert fd is not None
+        os.close(fd)
 
 
 def test_a_keeper_can_be_started_and_let_go_by_any_process() -> None:

@@ -127,9 +127,7 @@ class Keeper:
             socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
 
 
-def _live(
-    job: str, agent: int, link: socket.socket, unblocked: Collection[int], born_ticks: int
-) -> NoReturn:
+def _live(job: str, agent: int, link: socket.socket, unblocked: Collection[int], born_ticks: int) -> NoReturn:
     """The keeper's whole life; nothing of the agent's code runs after it, whatever happens."""
     status = 70
     try:

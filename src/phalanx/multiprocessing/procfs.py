@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import NamedTuple
 
-__all__ = ["Stat", "own_children", "read_all", "read_file", "read_stat", "start_ticks_of"]
+__all__ = ["Stat", "now_ticks", "own_children", "read_all", "read_file", "read_stat", "start_ticks_of"]
 
 _STAT_BYTES = 1024  # one line of about 300 bytes
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
@@ -19,6 +21,12 @@ class Stat(NamedTuple):
     parent: int
     session: int
     start_ticks: int
+
+
+def now_ticks() -> int:
+    """The time in clock ticks since boot. The kernel rounds start times down: who starts now may seem a tick older."""
+    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+    return int(time.clock_gettime(clock) * _TICKS_PER_S)
 
 
 def start_ticks_of(pid: int) -> int | None:

@@ -14,17 +14,23 @@ import contextlib
 import os
 import select
 import signal
-import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from phalanx.multiprocessing.pidfd import is_supported
-from phalanx.multiprocessing.procfs import Stat, own_children, read_all, read_file, read_stat, start_ticks_of
+from phalanx.multiprocessing.procfs import (
+    Stat,
+    now_ticks,
+    own_children,
+    read_all,
+    read_file,
+    read_stat,
+    start_ticks_of,
+)
 from phalanx.struct import Struct
 
 __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _GONE = "ZX"
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
@@ -54,31 +60,34 @@ class _Root:
 class ProcessTree:
     """The processes of one job on this node.
 
-    ``job``: the token in ``PHALANX_JOB``. ``workers``: pids of workers, as by ``add``. ``spare``: pids that are never
-    members (the keeper). ``include_own_children``: every child of this process is a member unless it is spared; for a
-    process that is the job's alone and adopts orphans (`become_subreaper`).
+    ``job``: the token in ``PHALANX_JOB``. ``spare``: pids that are never members (the keeper).
+    ``include_own_children``: every child of this process is a member unless it is spared; for a process that is the
+    job's alone and adopts orphans (`become_subreaper`). ``born_ticks``: a moment before the job's first process was
+    started, as `now_ticks` told it; who is older is never a member. Now, unless the tree is made later than that.
+
+    To end a tree: ``send()``; when ``is_empty`` then, it is over; else wait until ``fileno()`` is readable, and if
+    ``all_ended()``, send again.
     """
 
     def __init__(
         self,
         job: str,
         *,
-        workers: Iterable[int] = (),
         spare: Collection[int] = (),
         include_own_children: bool = False,
+        born_ticks: int | None = None,
     ) -> None:
         self._marker = b"PHALANX_JOB=" + os.fsencode(job)
         self._spare = {os.getpid(), *spare}
         self._include_own_children = include_own_children
         # A tick of tolerance: the kernel rounds a start time down.
-        self._born_ticks = _now_ticks() - 1
+        self._born_ticks = (now_ticks() if born_ticks is None else born_ticks) - 1
         self._roots: dict[int, _Root] = {}
         self._signalled: set[tuple[int, int, int]] = set()
         self._watched: dict[tuple[int, int], int] = {}
         self._epoll: select.epoll | None = None
+        self._due = -1  # an eventfd: set when a scan is due and no death is left that would say so
         self._last_scan: list[JobProcess] = []
-        for pid in workers:
-            self.add(pid)
 
     def add(self, pid: int) -> None:
         """Make an unreaped child of this process a root of the tree."""
@@ -96,11 +105,7 @@ class ProcessTree:
         """A worker was reaped: from now on its number may be given to a stranger."""
         root = self._roots.get(pid)
         if root is not None and root.ended_ticks is None:
-            root.ended_ticks = _now_ticks()
-
-    def forget(self, pid: int) -> None:
-        """A worker has ended and what it left behind is gone, or is found by other means."""
-        self._roots.pop(pid, None)
+            root.ended_ticks = now_ticks()
 
     def members(self) -> list[JobProcess]:
         """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
@@ -110,7 +115,7 @@ class ProcessTree:
         if not members:
             self._forget_the_dead()
         if self._epoll is not None:
-            self._watch(members)
+            self._watch()
         return members
 
     def send(self, signum: int) -> list[JobProcess]:
@@ -135,8 +140,10 @@ class ProcessTree:
         return not self._last_scan
 
     def fileno(self) -> int:
-        """A descriptor that is readable when a process that the last scan found has ended; ask ``all_ended()`` then.
+        """A descriptor that is readable when processes that the last scan found have ended; ask ``all_ended()`` then.
 
+        It follows the last scan, by ``members()`` or ``send()``, and makes none: a scan nobody sees the result of would
+        lose the news that nobody is left. That a scan found nobody is told by ``is_empty``, not by the descriptor.
         Raises ``OSError`` (ENOSYS) without pidfds.
         """
         if self._epoll is None:
@@ -145,7 +152,9 @@ class ProcessTree:
 
                 raise OSError(errno.ENOSYS, "this system has no pidfds: scan again from time to time")
             self._epoll = select.epoll()
-            self.members()
+            self._due = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._epoll.register(self._due, select.EPOLLIN)
+            self._watch()
         return self._epoll.fileno()
 
     def all_ended(self) -> bool:
@@ -157,8 +166,11 @@ class ProcessTree:
         if self._epoll is None:
             return False
         by_fd = {fd: key for key, fd in self._watched.items()}
-        for fd, _ in self._epoll.poll(0, max(1, len(by_fd))):
-            self._unwatch(by_fd[fd])
+        for fd, _ in self._epoll.poll(0, 1 + len(by_fd)):
+            if fd == self._due:
+                os.eventfd_read(fd)
+            else:
+                self._unwatch(by_fd[fd])
         return not self._watched
 
     def close(self) -> None:
@@ -168,11 +180,12 @@ class ProcessTree:
         self._watched.clear()
         if self._epoll is not None:
             self._epoll.close()
-            self._epoll = None
+            os.close(self._due)
+            self._epoll, self._due = None, -1
 
-    def reap_adopted(self, known_pids: Collection[int] = ()) -> list[int]:
-        """Reap zombies that this process adopted; workers, spared and known pids are left to their owners."""
-        kept = {*self._spare, *self._roots, *known_pids}
+    def reap_adopted(self) -> list[int]:
+        """Reap zombies that this process adopted; workers and spared processes are left to their owners."""
+        kept = {*self._spare, *self._roots}
         reaped = []
         for pid in own_children():
             if pid in kept:
@@ -258,9 +271,9 @@ class ProcessTree:
             os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
         return False
 
-    def _watch(self, members: list[JobProcess]) -> None:
+    def _watch(self) -> None:
         assert self._epoll is not None
-        wanted = {(member.pid, member.start_ticks) for member in members}
+        wanted = {(member.pid, member.start_ticks) for member in self._last_scan}
         for key in self._watched.keys() - wanted:
             self._unwatch(key)
         for key in wanted - self._watched.keys():
@@ -270,6 +283,9 @@ class ProcessTree:
             if fd is not None:
                 self._watched[key] = fd
                 self._epoll.register(fd, select.EPOLLIN)
+        # Those who died between the scan and here can no longer wake anybody; the first to ask is told.
+        if wanted and not self._watched:
+            os.eventfd_write(self._due, 1)
 
     def _unwatch(self, key: tuple[int, int]) -> None:
         # Unregistered before it is closed: a forked child may hold a copy, and epoll follows copies, not numbers.
@@ -287,11 +303,6 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
-
-
-def _now_ticks() -> int:
-    clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-    return int(time.clock_gettime(clock) * _TICKS_PER_S)
 
 
 def _open_checked(pid: int, start_ticks: int) -> int | None:

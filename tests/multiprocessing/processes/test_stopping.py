@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.multiprocessing import SubprocessContext, pidfd
+from phalanx.multiprocessing import SubprocessContext, machine, pidfd
 from phalanx.multiprocessing.machine import (
     DeadlinePassed,
     NameStuck,
     StopMachine,
     StopRequested,
     StopState,
+    SweepRequested,
+    TreeEmptied,
 )
 from phalanx.multiprocessing.stopping import SignalException, Stopper
 from phalanx.multiprocessing.trees import JobProcess, ProcessTree
@@ -238,6 +240,53 @@ class Immortal:
 
     def send_signal(self, signum: int) -> list[int]:
         return [0]
+
+
+class Nobody(Immortal):
+    """Workers of whom none is left."""
+
+    def collect(self) -> set[int]:
+        return set()
+
+
+class Recorder(StopMachine):
+    """A machine that keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.events: list[object] = []
+
+    def step(self, event: object, now: float) -> list[machine.Command]:
+        self.events.append(event)
+        return super().step(event, now)
+
+
+class GoneAtOnce(ProcessTree):
+    """A tree whose one member has died, and was reaped, when ``send`` returns."""
+
+    member: subprocess.Popen[bytes]
+
+    def send(self, signum: int) -> list[JobProcess]:
+        signalled = super().send(signum)
+        self.member.wait()
+        return signalled
+
+
+def test_a_tree_that_dies_before_it_is_watched_is_not_waited_for_until_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(machine, "TREE_TERM_S", 10.0)
+    workers, tree = Nobody(), GoneAtOnce("no-job", born_ticks=0)
+    tree.member = subprocess.Popen(["sleep", "1000"])
+    tree.add(tree.member.pid)
+    stopper = Stopper(Recorder(), workers, tree)
+    stopper.run(SweepRequested())
+
+    assert isinstance(stopper.machine, Recorder)
+    assert stopper.machine.events == [SweepRequested(), TreeEmptied()]
+    tree.close()
+    os.close(workers.read)
+    os.close(workers.write)
 
 
 class Stuck(ProcessTree):

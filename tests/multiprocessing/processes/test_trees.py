@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.multiprocessing.pidfd import has_ended
-from phalanx.multiprocessing.procfs import start_ticks_of
-from phalanx.multiprocessing.trees import ProcessTree
+from phalanx.multiprocessing.procfs import now_ticks, start_ticks_of
+from phalanx.multiprocessing.trees import JobProcess, ProcessTree
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="trees are read from /proc")
 
@@ -162,6 +162,19 @@ def test_who_is_older_than_the_job_is_no_member_whatever_the_mark_says(
     assert ProcessTree(job).members() == []
 
 
+def test_a_tree_made_after_its_job_began_knows_who_is_older_than_itself(
+    start: Callable[..., subprocess.Popen[bytes]], nap: str, soon: Soon, sleepers: Sleepers, job: str
+) -> None:
+    born_ticks = now_ticks()
+    worker = start(f"env -i setsid sleep {nap} & (setsid sleep {nap} &) ; wait", PHALANX_JOB=job)
+    soon(lambda: len(sleepers()) == 2)
+    time.sleep(5 * TICK_S)
+
+    tree = ProcessTree(job, born_ticks=born_ticks)
+    tree.add(worker.pid)
+    assert pids(tree) == {worker.pid, *sleepers()}
+
+
 def test_spared_processes_are_left_out_and_their_children_are_not_followed(
     start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, job: str
 ) -> None:
@@ -217,6 +230,7 @@ def test_the_descriptor_tells_of_deaths_and_one_scan_is_due_when_all_have_died(
     first, second = start("read line"), start("read line")
     tree.add(first.pid)
     tree.add(second.pid)
+    tree.members()
     fd = tree.fileno()
     assert not has_ended(fd)
     assert not tree.all_ended()
@@ -230,6 +244,49 @@ def test_the_descriptor_tells_of_deaths_and_one_scan_is_due_when_all_have_died(
     assert has_ended(fd, 30)
     assert tree.all_ended()
     assert tree.members() == []
+
+
+def test_those_who_died_before_the_first_question_for_the_descriptor_are_told_of(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+) -> None:
+    worker = start("read line")
+    tree.add(worker.pid)
+    assert [one.pid for one in tree.send(signal.SIGKILL)] == [worker.pid]
+    worker.wait()
+
+    assert has_ended(tree.fileno())
+    assert tree.all_ended()
+    assert not has_ended(tree.fileno())  # told once: who asks without an answer must not spin
+    assert tree.members() == []
+    assert not has_ended(tree.fileno())  # that nobody is left was the answer to members()
+
+
+class QuickDeath(ProcessTree):
+    """A tree whose only member dies, and is reaped, between each scan and whatever follows it."""
+
+    victim: subprocess.Popen[bytes] | None = None
+
+    def _scan(self) -> list[JobProcess]:
+        found = super()._scan()
+        if self.victim is not None:
+            self.victim.kill()
+            self.victim.wait()
+        return found
+
+
+def test_those_who_die_between_a_scan_and_the_watching_are_told_of(
+    start: Callable[..., subprocess.Popen[bytes]], job: str
+) -> None:
+    tree = QuickDeath(job, born_ticks=0)
+    fd = tree.fileno()
+    tree.victim = start("read line", PHALANX_JOB=job)
+
+    assert [one.pid for one in tree.members()] == [tree.victim.pid]
+    assert has_ended(fd)
+    assert tree.all_ended()
+    assert tree.members() == []
+    assert not has_ended(fd)
+    tree.close()
 
 
 def test_a_tree_of_more_processes_than_are_watched_at_once_is_followed_to_its_end(
@@ -298,7 +355,8 @@ def test_adopted_zombies_are_reaped_and_those_of_others_are_not(job: str) -> Non
     run_in_a_process_of_its_own(
         ADOPTS
         + """
-known = subprocess.Popen(["sh", "-c", "exit 3"])
+spared = subprocess.Popen(["sh", "-c", "exit 3"])
+tree.spare(spared.pid)
 worker = subprocess.Popen(["sh", "-c", "exit 4"])
 tree.add(worker.pid)
 orphans = subprocess.run(
@@ -307,15 +365,15 @@ orphans = subprocess.run(
 )
 orphans = {int(pid) for pid in orphans.stdout.split()}
 assert len(orphans) == 3
-for process in (known, worker):
+for process in (spared, worker):
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
 reaped = set()
 give_up_at = time.monotonic() + 30
 while reaped != orphans and time.monotonic() < give_up_at:
-    reaped |= set(tree.reap_adopted({known.pid}))
+    reaped |= set(tree.reap_adopted())
     time.sleep(0.01)
 assert reaped == orphans, (reaped, orphans)
-assert (known.wait(), worker.wait()) == (3, 4)
+assert (spared.wait(), worker.wait()) == (3, 4)
 """,
         job,
     )
