@@ -10,11 +10,11 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take th
 
 if TYPE_CHECKING:
     from phalanx.errors import record
-    from phalanx.errors.channel import checkpoint_done, exclude_node, progress, should_stop, values
+    from phalanx.errors.channel import NoAgent, checkpoint_done, exclude_node, progress, should_stop, values
 
-__all__ = ["checkpoint_done", "exclude_node", "progress", "record", "should_stop", "values"]
+__all__ = ["NoAgent", "checkpoint_done", "exclude_node", "progress", "record", "should_stop", "values"]
 
-_CHANNEL = ("checkpoint_done", "exclude_node", "progress", "should_stop", "values")
+_CHANNEL = ("NoAgent", "checkpoint_done", "exclude_node", "progress", "should_stop", "values")
 
 
 def __getattr__(name: str) -> object:

@@ -55,9 +55,9 @@ from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.multiprocessing.trees import ProcessTree
+from phalanx.records import Struct
 from phalanx.rendezvous.ports import HeldPort
 from phalanx.rendezvous.round import Round
-from phalanx.struct import Struct
 
 __all__ = ["Driver", "Ended"]
 
@@ -82,7 +82,7 @@ class Driver:
         self._console = console
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
-        self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.own_process)
+        self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=True)
         self._tree_fd = -1
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._inbox: deque[object] = deque()
@@ -229,9 +229,8 @@ class Driver:
             if number not in stop:
                 self._loop.add_signal_handler(number, self._post, SignalPassed(number))
                 handled.append(number)
-        if self._spec.own_process:
-            self._loop.add_signal_handler(signal.SIGCHLD, self._reap_adopted)
-            handled.append(signal.SIGCHLD)
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap_adopted)
+        handled.append(signal.SIGCHLD)
         self._loop.add_reader(self._keeper.fileno(), self._on_keeper_gone)
         return handled
 

@@ -23,8 +23,8 @@ from phalanx.multiprocessing.machine import (
     TreeEmptied,
     WorkerExited,
 )
+from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
-from phalanx.struct import Struct
 
 __all__ = [
     "AnnounceStop",

@@ -31,7 +31,7 @@ from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = [
     "AgentMachine",

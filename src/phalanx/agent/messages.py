@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from phalanx.agent.values import Add, Call, CompareSet, Delete, Get, Set
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = [
     "LINE_BYTES_MAX",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.agent.verdict import Failure, exit_status, first_failure
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["Budget", "GiveUp", "Restart", "decide"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.spec import JobSpec
+from phalanx.multiprocessing.trees import become_subreaper
 
 if TYPE_CHECKING:
     from phalanx.agent.console import Console
@@ -22,12 +23,9 @@ __all__ = ["run_job"]
 def run_job(spec: JobSpec) -> int:
     """Run the job on this node and return the exit code of the table in ``docs/exit-codes.md``.
 
-    With ``spec.own_process`` this process becomes a child subreaper: orphans of workers are adopted, and ended.
+    This process, which is to be the job's alone, becomes a child subreaper: orphans of workers are adopted, and ended.
     """
-    if spec.own_process:
-        from phalanx.multiprocessing.trees import become_subreaper
-
-        become_subreaper()
+    become_subreaper()
     keeper = Keeper.start(spec.job_token)
     from phalanx.agent.console import Console
 
@@ -46,10 +44,9 @@ def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
 
     from phalanx.agent.driver import Driver
 
-    if spec.own_process:
-        # asyncio's runner would turn SIGINT into a cancelled task. Ours is among the stop signals, or the user wants
-        # none of it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # asyncio's runner would turn SIGINT into a cancelled task. Ours is a stop signal, or the user wants none of
+    # it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     async def drive() -> Ended:
         return await Driver(spec, keeper, console).run()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.solo import SoloRendezvous
 
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["JobSpec"]
 
@@ -25,13 +25,12 @@ class JobSpec(Struct, kw_only=True):
 
     name: str
     """What the report calls the job: the script or the function."""
-    run_id: str
     role: str
     entrypoint: str | Callable[..., object]
     arguments: Callable[[int], tuple[object, ...]]
     """Local rank → the arguments of that worker (``${local_rank}`` is already replaced)."""
     environment: Callable[[Round, int, str], dict[str, str]]
-    """(round, local rank, path of the agent's channel) → that worker's environment, whole."""
+    """(round, local rank, path of the agent's channel) → what that worker has beyond our own environment."""
     log_line_prefix: Callable[[Round, int], str | None]
     logs: LogsSpecs
     rendezvous: SoloRendezvous
@@ -47,5 +46,3 @@ class JobSpec(Struct, kw_only=True):
     duplicate_stderr_filters: tuple[str, ...] = ()
     error_file: str | None = None
     """Where the launcher's own copy of the first failure's error file goes."""
-    own_process: bool = True
-    """True for the ``phalanx`` command: the process is ours alone, so it may adopt and reap orphans."""

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = [
     "Add",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = [
     "EX_BUG",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from phalanx.cli import convert, slots
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["GROUPS", "HELP", "OPTIONS", "VERSION", "Option"]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from phalanx.cli.mistakes import UsageError, nearest
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["CommandLine", "read_words"]
 

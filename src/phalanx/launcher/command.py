@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import JobSpec
 from phalanx.errors import boot_file
-from phalanx.launcher.environment import ERROR_FILE, LOG_LINE_PREFIX_TEMPLATE, PYTHON, worker_environment
+from phalanx.launcher.environment import PYTHON, worker_environment
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.rendezvous.round import Round
@@ -55,7 +55,6 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
     handler = None if options.error_handler is None else resolve_error_handler(options.error_handler)
     return JobSpec(
         name=options.entrypoint,
-        run_id=run_id,
         role=options.role,
         entrypoint=command,
         arguments=lambda local_rank: tuple(
@@ -73,7 +72,7 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
         ),
         log_line_prefix=partial(
             log_line_prefix,
-            options.log_line_prefix_template or os.environ.get(LOG_LINE_PREFIX_TEMPLATE),
+            options.log_line_prefix_template,
             options.role,
         ),
         logs=logs,
@@ -92,7 +91,7 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
         pass_signals=options.pass_signals,
         duplicate_stdout_filters=options.duplicate_stdout_filters,
         duplicate_stderr_filters=options.duplicate_stderr_filters,
-        error_file=options.error_file or os.environ.get(ERROR_FILE) or None,
+        error_file=options.error_file,
     )
 
 

@@ -2,7 +2,7 @@
 
 Semantics are torchelastic 2.13's, with the differences that architecture and exit-code pages list as meant:
 ``TORCHELASTIC_USE_AGENT_STORE`` is always False (rank 0 hosts its own store, so no round can read an earlier one's
-keys), and ``PHALANX_*`` variables are added. This is the only module that knows the names.
+keys), and ``PHALANX_*`` variables are added. Variables that stand for options are rows of the option table.
 """
 
 from __future__ import annotations
@@ -11,12 +11,9 @@ from collections.abc import Mapping
 
 from phalanx.rendezvous.round import Round
 
-__all__ = ["ERROR_FILE", "LOG_LINE_PREFIX_TEMPLATE", "PYTHON", "worker_environment"]
+__all__ = ["PYTHON", "worker_environment"]
 
-# Read by the launcher itself
-ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-LOG_LINE_PREFIX_TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-PYTHON = "PYTHON_EXEC"
+PYTHON = "PYTHON_EXEC"  # torchrun's name for the workers' interpreter
 
 
 def worker_environment(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["RunOptions"]
 
@@ -48,6 +48,7 @@ class RunOptions(Struct, kw_only=True):
     master_addr: str | None
     master_port: int | None
     local_addr: str | None
+    # How several machines would meet; on one machine the answer is known.
     rdzv_backend: str
     rdzv_endpoint: str
     rdzv_conf: Mapping[str, str]

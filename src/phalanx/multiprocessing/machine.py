@@ -16,7 +16,7 @@ from signal import SIGKILL, SIGTERM
 from typing import ClassVar
 
 from phalanx.machine import Machine, Void
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = [
     "DeadlinePassed",

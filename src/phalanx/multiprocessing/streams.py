@@ -24,7 +24,7 @@ from phalanx.multiprocessing.outlets import ConsoleCopy, LastBytes, LineOutlet, 
 from phalanx.multiprocessing.pump import LogPump
 from phalanx.multiprocessing.rotation import CappedFile
 from phalanx.multiprocessing.sources import FollowedFile, PipeSource, PtySource, Source, open_raw_pty
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["StreamEnds", "WorkerStreams"]
 

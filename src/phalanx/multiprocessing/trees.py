@@ -27,7 +27,7 @@ from phalanx.multiprocessing.procfs import (
     read_stat,
     start_ticks_of,
 )
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 

@@ -6,7 +6,7 @@ world sizes). The round number only grows; the restart count is what the restart
 
 from __future__ import annotations
 
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 __all__ = ["Round"]
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from phalanx.struct import Struct
+from phalanx.records import Struct
 
 
 class Point(Struct):
