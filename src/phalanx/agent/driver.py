@@ -8,10 +8,9 @@ worker, a signal or a full budget is in ``machine``, ``group`` and ``policy``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
-import shutil
 import signal
-import tempfile
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +52,7 @@ from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict import EX_BUG, Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
+from phalanx.multiprocessing.folders import new_folder, temporary_folder
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.records import Struct
@@ -116,7 +116,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         self._ended: asyncio.Future[Verdict] = self._loop.create_future()
-        self._folder = tempfile.mkdtemp(prefix="phalanx-", dir=_short_folder())
+        self._folder = new_folder(_short_temporary_folder(), "phalanx-")
         self._channel = ChannelServer(
             os.path.join(self._folder, "agent.sock"),
             self._on_message,
@@ -137,7 +137,8 @@ class Driver:
             self._tree.close()
             if self._port is not None:
                 self._port.release()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.rmdir(self._folder)
 
     async def _close(self) -> bool:
         """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
@@ -169,7 +170,7 @@ class Driver:
     def _last_words(self, verdict: Verdict) -> str:
         if verdict.ending is not Ending.FAILED:
             return ""
-        flight_path = save_flight(self._flight, self._spec.logs.root_log_dir, is_bug=self._bug is not None)
+        flight_path = save_flight(self._flight, self._spec.logs.run_log_dir, is_bug=self._bug is not None)
         if self._bug is not None:
             return bug_report(self._bug, flight_path)
         cause = verdict.cause
@@ -181,7 +182,7 @@ class Driver:
             evidence.processes,
             name=self._spec.name,
             restart_count=self._round.restart_count if self._round is not None else 0,
-            log_folder=self._spec.logs.root_log_dir,
+            log_folder=self._spec.logs.run_log_dir,
             stderr_tail=evidence.stderr_tails.get(cause.rank, b"") if cause is not None else b"",
         )
 
@@ -387,6 +388,7 @@ def _is_inherited_nohup(number: int) -> bool:
     return number == signal.SIGHUP and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
-def _short_folder() -> str | None:
-    """A folder whose path leaves room for a Unix socket's 107 bytes; None is the usual temporary folder."""
-    return "/tmp" if len(tempfile.gettempdir()) > 60 else None
+def _short_temporary_folder() -> str:
+    """A temporary folder whose path leaves room for a Unix socket's 107 bytes."""
+    usual = temporary_folder()
+    return usual if len(os.fsencode(usual)) <= 60 else "/tmp"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.verdict import Ending, Failure, Verdict
 from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, get_error_handler
+from phalanx.multiprocessing.folders import temporary_folder
 
 __all__ = ["TAIL_BYTES_MAX", "bug_report", "failure_report", "hand_up", "save_flight"]
 
@@ -96,9 +97,7 @@ def save_flight(flight: FlightRecord, folder: str | None, *, is_bug: bool) -> st
     if folder and os.path.isdir(folder):
         path = os.path.join(folder, "flight.jsonl")
     elif is_bug:
-        import tempfile
-
-        path = os.path.join(tempfile.gettempdir(), f"phalanx-flight-{os.getpid()}.jsonl")
+        path = os.path.join(temporary_folder(), f"phalanx-flight-{os.getpid()}.jsonl")
     else:
         return None
     try:

@@ -14,28 +14,14 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from phalanx.multiprocessing.folders import LogDirError, make, new_folder, temporary_folder
 from phalanx.multiprocessing.std import Std, to_map
 
 __all__ = ["DefaultLogsSpecs", "LogDirError", "LogsDest", "LogsSpecs"]
-
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789_"  # of mkdtemp's names
-_NAME_ATTEMPTS = 100
-
-
-class LogDirError(OSError):
-    """A log folder cannot be made or written to."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"cannot use the log folder {path!r}: {reason}; choose a writable one with --log-dir"
-        )
-        self.path = path
-        self.reason = reason
 
 
 @dataclass
@@ -82,6 +68,11 @@ class LogsSpecs(ABC):
     def root_log_dir(self) -> str:
         """The folder that holds the logs of all attempts."""
 
+    @property
+    def run_log_dir(self) -> str | None:
+        """The folder of this run alone, where the launcher may leave an account of it; None: there is none."""
+        return None
+
 
 class DefaultLogsSpecs(LogsSpecs):
     """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is None.
@@ -113,7 +104,7 @@ class DefaultLogsSpecs(LogsSpecs):
     def root_log_dir(self) -> str:
         """The root folder. A temporary one is made when it is first asked for, so that a refused job leaves none."""
         if self._root_log_dir is None:
-            self._own_root = self._root_log_dir = _new_folder(_temporary_folder(), "torchelastic_")
+            self._own_root = self._root_log_dir = new_folder(temporary_folder(), "torchelastic_")
         return self._root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
@@ -134,7 +125,7 @@ class DefaultLogsSpecs(LogsSpecs):
         redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
         for local_rank, env in envs.items():
             folder = os.path.join(attempt, str(local_rank))
-            _make(folder)
+            make(folder)
             dest.error_files[local_rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
             shown = not self._local_ranks_filter or local_rank in self._local_ranks_filter
             to_file, to_both = redirects.get(local_rank, Std.NONE), tee.get(local_rank, Std.NONE)
@@ -149,6 +140,11 @@ class DefaultLogsSpecs(LogsSpecs):
                 else:
                     paths[local_rank] = "" if shown else os.devnull
         return dest
+
+    @property
+    def run_log_dir(self) -> str | None:
+        """The folder of this run below the root, with its attempts; None before the first of them."""
+        return self._run_log_dir
 
     def discard_if_empty(self) -> bool:
         """Remove the temporary folder that this object made, if no file in it has a byte; True when it is gone.
@@ -190,13 +186,13 @@ class DefaultLogsSpecs(LogsSpecs):
         if self._run_log_dir is None:
             # A run id such as "team/job 7" must not name a folder elsewhere.
             run_id = re.sub(r"[/\0]", "_", env.get("TORCHELASTIC_RUN_ID", "test_run_id"))
-            self._run_log_dir = _new_folder(self.root_log_dir, f"{run_id}_")
+            self._run_log_dir = new_folder(self.root_log_dir, f"{run_id}_")
         number = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         if "PHALANX_ROUND" in env:
             number = str(int(env["PHALANX_ROUND"]) - 1)
         first = path = os.path.join(self._run_log_dir, f"attempt_{number}")
         taken = 0
-        while not _make(path):
+        while not make(path):
             taken += 1
             path = f"{first}.{taken}"
         return path
@@ -217,35 +213,3 @@ def _ensure_usable(path: str) -> None:
         raise LogDirError(path, error.strerror or str(error)) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise LogDirError(path, "it is not writable")
-
-
-def _make(path: str) -> bool:
-    """Make one folder; False when the name is taken."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        raise LogDirError(path, error.strerror or str(error)) from error
-    return True
-
-
-def _new_folder(parent: str, prefix: str) -> str:
-    """A new folder with an unguessable name, mode 0700: ``tempfile.mkdtemp``, whose import costs 10 ms here."""
-    for _ in range(_NAME_ATTEMPTS):
-        name = "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in os.urandom(8))
-        path = os.path.join(parent, prefix + name)
-        if _make(path):
-            return path
-    raise LogDirError(parent, f"no free name was found for {prefix}*")
-
-
-def _temporary_folder() -> str:
-    """``tempfile.gettempdir()`` without importing it, unless somebody has (and may have set ``tempfile.tempdir``)."""
-    tempfile = sys.modules.get("tempfile")
-    if tempfile is not None:
-        return str(tempfile.gettempdir())
-    for path in (*map(os.environ.get, ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp", "/usr/tmp"):
-        if path and os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK):
-            return os.path.abspath(path)
-    return os.getcwd()
