@@ -357,3 +357,82 @@ def test_a_line_that_had_to_wait_is_printed_in_the_end_of_a_job_that_healed(tmp_
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "restart 1 of 1" in err
+
+
+def last_line(process: subprocess.Popen[str]) -> str:
+    _, err = process.communicate(timeout=LIMIT_S)
+    return err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("log_dir", ["logs", "/dev/null"])
+def test_an_exception_is_in_the_summary_wherever_the_script_goes_and_whether_files_are_kept(
+    tmp_path: Path, log_dir: str
+) -> None:
+    process = start(
+        tmp_path, "import os; os.chdir('/'); raise ValueError('bad batch 17')", f"--log-dir={log_dir}"
+    )
+    line = last_line(process)
+    assert "rank 0: ValueError: bad batch 17 at " in line
+    assert "worker.py:1 (exit code 1)" in line
+
+
+@pytest.mark.parametrize(
+    ("statement", "shown"),
+    [
+        ("raise SystemExit('no data at /x')", "rank 0: exit code 1: no data at /x"),
+        ("raise SystemExit(7)", "rank 0: exit code 7"),
+        ("assert not True", "rank 0: AssertionError at worker.py:1 (exit code 1)"),
+    ],
+)
+def test_the_last_line_says_what_the_script_said(tmp_path: Path, statement: str, shown: str) -> None:
+    assert last_line(start(tmp_path, statement)).endswith(shown)
+
+
+def test_the_wait_for_the_other_ranks_and_its_end_are_told(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        """
+        import os, signal, sys, time
+        if os.environ["RANK"] == "1":
+            while not os.path.exists("deaf"):
+                time.sleep(0.01)
+            sys.exit(4)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("deaf", "w").close()
+        time.sleep(600)
+        """,
+        "--nproc-per-node=2",
+        "--shutdown-timeout=1",
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 4
+    assert "phalanx: rank 1 failed: asked 1 other worker to stop, 1 s of grace\n" in err
+    assert "phalanx: rank 0 did not end within the grace and will be killed\n" in err
+
+
+def test_logs_that_were_asked_for_without_a_folder_are_told_where_they_are(tmp_path: Path) -> None:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    process = start(
+        tmp_path, "print('x')", "-r3", before=f"import os; os.environ['TMPDIR'] = {str(temporary)!r}"
+    )
+    folder = last_line(process).removeprefix("phalanx: logs: ")
+    assert (Path(folder) / "attempt_0/0/stdout.log").read_text() == "x\n"
+
+
+def test_no_place_for_temporary_files_is_a_sentence(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        "print('x')",
+        f"--log-dir={tmp_path}/logs",
+        before="""
+        from phalanx.multiprocessing import folders
+        from phalanx.agent import channel
+        channel.temporary_folder = lambda: "/proc/nowhere"
+        """,
+    )
+    _, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 2
+    assert "cannot use the temporary folder '/proc/nowhere'" in err
+    assert "TMPDIR" in err
+    assert "Traceback" not in err

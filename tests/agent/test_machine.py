@@ -17,6 +17,7 @@ from phalanx.agent.group import (
     GroupState,
     MembersRemain,
     RoundSettled,
+    Say,
     SpawnFailed,
     SpawnWorkers,
     StopAsked,
@@ -34,7 +35,6 @@ from phalanx.agent.machine import (
     OpenRound,
     PassOn,
     RoundFailed,
-    Say,
     SignalPassed,
 )
 from phalanx.agent.verdict import Ending, Failure
@@ -115,7 +115,11 @@ def test_a_job_whose_workers_all_succeed_ends_with_0_after_the_sweep() -> None:
 
 def test_a_failed_worker_stops_the_others_with_the_configured_grace() -> None:
     machine = running()
-    assert machine.step(WorkersExited({1: 7}), 1) == [AnnounceStop(TERM, 30), SignalWorkers(TERM)]
+    assert machine.step(WorkersExited({1: 7}), 1) == [
+        Say("rank 1 failed: asked 1 other worker to stop, 30 s of grace"),
+        AnnounceStop(TERM, 30),
+        SignalWorkers(TERM),
+    ]
     assert machine.deadline == 31
     assert machine.step(WorkersExited({0: -TERM}), 2) == [SignalTree(TERM)]
     commands = machine.step(TreeEmptied(), 2)
@@ -159,7 +163,10 @@ def test_a_failure_is_retried_as_often_as_the_limit_says_with_a_new_round_each_t
 def test_workers_that_ignore_the_request_lose_their_tree_after_the_grace() -> None:
     machine = running()
     machine.step(WorkersExited({1: 7}), 1)
-    assert machine.step(DeadlinePassed(), 31) == [SignalTree(TERM)]
+    assert machine.step(DeadlinePassed(), 31) == [
+        Say("rank 0 did not end within the grace and will be killed"),
+        SignalTree(TERM),
+    ]
     assert machine.deadline == pytest.approx(31.5)
     assert machine.step(MembersRemain(), 31.2) == [SignalTree(TERM)]
     assert machine.step(DeadlinePassed(), 31.5) == [SignalTree(KILL)]

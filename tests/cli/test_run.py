@@ -339,3 +339,20 @@ def test_a_script_that_cannot_be_read_is_a_mistake(folder_of_root: Path) -> None
 def test_a_log_folder_that_cannot_be_written_is_a_mistake(folder_of_root: Path) -> None:
     with pytest.raises(UsageError, match="cannot write into the folder"):
         launch_values(read_words(["--log-dir", str(folder_of_root), f"{folder_of_root}/train.py"]), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "master"),
+    [
+        (["--rdzv-endpoint=localhost:29511"], ("localhost", 29511)),
+        (["--rdzv-endpoint=[::1]:29511"], ("::1", 29511)),
+        (["--rdzv-endpoint=node0", "--master-port=7"], ("node0", 7)),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29511"], (None, None)),
+        (["--standalone", "--rdzv-endpoint=localhost:29511"], (None, None)),
+    ],
+)
+def test_the_static_backend_takes_rank_0s_address_from_its_endpoint(
+    words: list[str], master: tuple[str | None, int | None], values: Values
+) -> None:
+    found = values(*words)
+    assert (found["master_addr"], found["master_port"]) == master

@@ -28,14 +28,16 @@ from phalanx.agent.messages import (
     packed,
 )
 from phalanx.agent.values import Answer, CallerGone, DeadlinePassed, RoundBegan, RoundValues
+from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
 
-__all__ = ["ChannelServer"]
+__all__ = ["ChannelServer", "new_socket_folder"]
 
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
 BACKLOG = 1024  # a node's workers connect within the same moment
 PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
+FOLDER_BYTES_MAX = 60  # leaves room for our own names
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
 
@@ -263,6 +265,17 @@ class _Connection(asyncio.Protocol):
         self.local_rank = local_rank
         if self.server.stop_line is not None:
             self.send(self.server.stop_line)
+
+
+def new_socket_folder() -> str:
+    """A new folder for a socket, with a path that leaves room for its name. Raises ``LogDirError``."""
+    usual = temporary_folder()
+    parent = usual if len(os.fsencode(usual)) <= FOLDER_BYTES_MAX else "/tmp"
+    try:
+        return new_folder(parent, "phalanx-")
+    except LogDirError as error:
+        advice = "name another one with TMPDIR"
+        raise LogDirError(parent, error.reason, what="temporary folder", advice=advice) from None
 
 
 def _listener(path: str) -> socket.socket:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.agent.channel import ChannelServer
+from phalanx.agent.channel import ChannelServer, new_socket_folder
 from phalanx.agent.console import Console
 from phalanx.agent.evidence import Evidence
 from phalanx.agent.flight import FlightRecord
@@ -25,6 +25,7 @@ from phalanx.agent.group import (
     ExceptionSeen,
     MembersRemain,
     RoundSettled,
+    Say,
     SpawnFailed,
     SpawnWorkers,
     StopAsked,
@@ -43,7 +44,6 @@ from phalanx.agent.machine import (
     OpenRound,
     PassOn,
     RoundFailed,
-    Say,
     SignalPassed,
 )
 from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked
@@ -52,7 +52,6 @@ from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict import EX_BUG, Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
-from phalanx.multiprocessing.folders import new_folder, temporary_folder
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.records import Struct
@@ -91,6 +90,7 @@ class Driver:
         self._workers: Workers | None = None
         self._round: Round | None = None
         self._port: HeldPort | None = None
+        self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._evidence = Evidence()
         self._bug: BaseException | None = None
         self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
@@ -116,7 +116,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         self._ended: asyncio.Future[Verdict] = self._loop.create_future()
-        self._folder = new_folder(_short_temporary_folder(), "phalanx-")
+        self._folder = new_socket_folder()
         self._channel = ChannelServer(
             os.path.join(self._folder, "agent.sock"),
             self._on_message,
@@ -252,6 +252,7 @@ class Driver:
 
     def _on_message(self, local_rank: int, message: object) -> None:
         if isinstance(message, ExceptionRecorded):
+            self._told[local_rank] = message
             self._post(ExceptionSeen(local_rank, message.monotonic_ns / 1e9))
         elif isinstance(message, ExcludeAsked):
             self._console.say(f"local rank {local_rank} asks to exclude this node: {message.reason}")
@@ -297,6 +298,7 @@ class Driver:
     def _spawn_workers(self, command: SpawnWorkers) -> None:
         self._round = command.round
         self._workers = None
+        self._told.clear()
         try:
             self._workers = Workers(
                 self._spec, command.round, self._channel.path, keeper=self._keeper, tree=self._tree
@@ -309,6 +311,8 @@ class Driver:
         except OSError as error:  # the log folder has gone, or is full
             self._post(SpawnFailed(0, 1, f"its logs cannot be opened: {error}"))
         else:
+            if self._spec.tells_log_folder and command.round.number == 1:
+                self._console.say(f"logs: {self._spec.logs.run_log_dir}")
             self._post(WorkersSpawned(pids))
             self._watch(self._workers.fileno(), self._on_workers_ready)
 
@@ -368,7 +372,7 @@ class Driver:
         try:
             drained = workers is None or await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
             assert self._round is not None, "workers are of a round"
-            failures = self._evidence.collect(self._round, workers, command.exits)
+            failures = self._evidence.collect(self._round, workers, command.exits, self._told)
             if workers is not None and not drained:
                 self._lagging.append(workers)
             elif workers is not None and failures:
@@ -386,9 +390,3 @@ class Driver:
 def _is_inherited_nohup(number: int) -> bool:
     """A hang-up signal that was ignored when we began (``nohup``) stays ignored."""
     return number == signal.SIGHUP and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
-def _short_temporary_folder() -> str:
-    """A temporary folder whose path leaves room for a Unix socket's 107 bytes."""
-    usual = temporary_folder()
-    return usual if len(os.fsencode(usual)) <= 60 else "/tmp"

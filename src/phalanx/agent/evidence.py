@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from signal import Signals
 
 from phalanx.agent.group import Exit
+from phalanx.agent.messages import ExceptionRecorded
 from phalanx.agent.verdict import Failure, exit_status
 from phalanx.agent.workers import Workers
 from phalanx.errors import ProcessFailure
@@ -27,13 +28,26 @@ class Evidence:
         """Rank → what is known of its process."""
         self.stderr_tails: dict[int, bytes] = {}
 
-    def collect(self, settled: Round, workers: Workers | None, exits: Iterable[Exit]) -> tuple[Failure, ...]:
-        """Read what the failed workers of a round left, forgetting the round before; None: no worker was made."""
+    def collect(
+        self,
+        settled: Round,
+        workers: Workers | None,
+        exits: Iterable[Exit],
+        told: Mapping[int, ExceptionRecorded],
+    ) -> tuple[Failure, ...]:
+        """Read what the failed workers of a round left, forgetting the round before.
+
+        ``workers`` is None when none was made; ``told`` is what they said over the channel, by local rank: it stands in
+        for an error file that could not be written.
+        """
         self.processes = {}
         self.stderr_tails = {}
-        return tuple(self._examine(settled, workers, one) for one in exits if one.exit_code != 0)
+        failed = [one for one in exits if one.exit_code != 0]
+        return tuple(self._examine(settled, workers, one, told.get(one.local_rank)) for one in failed)
 
-    def _examine(self, settled: Round, workers: Workers | None, end: Exit) -> Failure:
+    def _examine(
+        self, settled: Round, workers: Workers | None, end: Exit, told: ExceptionRecorded | None
+    ) -> Failure:
         rank = settled.rank(end.local_rank)
         if end.why_not_started or workers is None:
             return Failure(
@@ -55,7 +69,7 @@ class Evidence:
             exited_at=end.at,
             signed_at=_first_sign(end, process),
             stopped_at=end.stopped_at,
-            summary=_summary(end, process),
+            summary=_summary(end, process, told),
             master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
         )
 
@@ -69,16 +83,27 @@ def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
     return min(signs, default=None)
 
 
-def _summary(end: Exit, process: ProcessFailure) -> str:
+def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> str:
     """The exception and its place, else the signal, else the exit code."""
     record = process.record
     if record.problem is None and record.exception_type not in ("", "SystemExit"):
-        place = record.script_place or record.place
-        where = f" at {_short_path(place[0])}:{place[1]}" if place else ""
-        return f"{_first_line(record.message)}{where}"
+        return _sentence(record.message, record.script_place or record.place)
+    if record.problem is not None and told is not None and not told.message.startswith("SystemExit"):
+        return _sentence(told.message, told.place)
     if end.exit_code < 0:
         return f"killed by {_signal_name(-end.exit_code)}"
-    return f"exit code {exit_status(end.exit_code)}"
+    code = f"exit code {exit_status(end.exit_code)}"
+    said = _first_line(record.text) if record.exception_type == "SystemExit" else ""
+    return f"{code}: {said}" if said and not said.lstrip("-").isdecimal() else code
+
+
+def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
+    """``ValueError: bad batch 17 at train.py:9``."""
+    what = _first_line(message).removesuffix(": ").removesuffix(":")
+    if place is None:
+        return what
+    path, line = place.rsplit(":", 1) if isinstance(place, str) else (place[0], str(place[1]))
+    return f"{what} at {_short_path(path)}:{line}"
 
 
 def _first_line(text: str, width: int = 200) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "GroupState",
     "MembersRemain",
     "RoundSettled",
+    "Say",
     "SpawnFailed",
     "SpawnWorkers",
     "StopAsked",
@@ -42,6 +43,9 @@ __all__ = [
     "WorkersExited",
     "WorkersSpawned",
 ]
+
+
+RANKS_NAMED_MAX = 8  # a line is for people
 
 
 class GroupState(Enum):
@@ -104,6 +108,12 @@ class SpawnWorkers(Struct):
     """Start the workers of this round, all of them or none."""
 
     round: Round
+
+
+class Say(Struct):
+    """Print one line."""
+
+    text: str
 
 
 class AnnounceStop(Struct):
@@ -199,7 +209,8 @@ class GroupMachine(Machine[GroupState]):
     def _exited(self, event: WorkersExited, now: float) -> list[Any]:
         commands = self._take_exits(event, now)
         if any(code != 0 for code in event.codes.values()) and self.live:
-            return commands + self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)
+            told = Say(self._failure_line(event.codes))
+            return [*commands, told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]
         if not self.live:
             return commands + self._sweep(now)
         return commands
@@ -219,6 +230,16 @@ class GroupMachine(Machine[GroupState]):
     def _delegate(self, event: object, now: float) -> list[Any]:
         return self._settle(self._stop.step(event, now))
 
+    def _deadline_passed(self, event: DeadlinePassed, now: float) -> list[Any]:
+        was_asked = self._stop.state is StopState.ASKED
+        commands = self._settle(self._stop.step(event, now))
+        if was_asked and self._stop.state is StopState.TREE_TERM:
+            return [
+                Say(f"{self._ranks(self.live)} did not end within the grace and will be killed"),
+                *commands,
+            ]
+        return commands
+
     # Parts of arrows
 
     def _take_exits(self, event: WorkersExited, now: float) -> list[Any]:
@@ -235,6 +256,18 @@ class GroupMachine(Machine[GroupState]):
             self._stopped_at[local_rank] = now
         commands = self._settle(self._stop.step(StopRequested(signal, grace_s), now))
         return [AnnounceStop(signal, grace_s), *commands]
+
+    def _failure_line(self, codes: dict[int, int]) -> str:
+        failed = {local_rank for local_rank, code in codes.items() if code != 0}
+        others = f"{len(self.live)} other worker{'s' if len(self.live) > 1 else ''}"
+        return f"{self._ranks(failed)} failed: asked {others} to stop, {self.grace_s:g} s of grace"
+
+    def _ranks(self, local_ranks: set[int]) -> str:
+        assert self.round is not None, "workers are of a round"
+        ranks = sorted(self.round.rank(one) for one in local_ranks)
+        listed = ", ".join(map(str, ranks[:RANKS_NAMED_MAX]))
+        more = f" and {len(ranks) - RANKS_NAMED_MAX} more" if len(ranks) > RANKS_NAMED_MAX else ""
+        return f"rank{'s' if len(ranks) > 1 else ''} {listed}{more}"
 
     def _sweep(self, now: float) -> list[Any]:
         self.state = GroupState.STOPPING
@@ -297,7 +330,7 @@ class GroupMachine(Machine[GroupState]):
             GroupState.IDLE: Void("a deadline of the past"),
             GroupState.STARTING: Void("a deadline of the past"),
             GroupState.RUNNING: Void("a deadline of the past"),
-            GroupState.STOPPING: _delegate,
+            GroupState.STOPPING: _deadline_passed,
             GroupState.ENDED: Void("a deadline of the past"),
         },
     }

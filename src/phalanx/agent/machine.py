@@ -21,6 +21,7 @@ from phalanx.agent.group import (
     GroupState,
     MembersRemain,
     RoundSettled,
+    Say,
     SpawnFailed,
     StopAsked,
     TreeEmptied,
@@ -43,7 +44,6 @@ __all__ = [
     "OpenRound",
     "PassOn",
     "RoundFailed",
-    "Say",
     "SignalPassed",
 ]
 
@@ -105,12 +105,6 @@ class PassOn(Struct):
     """Deliver a signal to each worker that is prepared for it."""
 
     signal: int
-
-
-class Say(Struct):
-    """Print one line."""
-
-    text: str
 
 
 class Finish(Struct):

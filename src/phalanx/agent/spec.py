@@ -44,5 +44,7 @@ class JobSpec(Struct, kw_only=True):
     pass_signals: tuple[int, ...] = ()
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
+    tells_log_folder: bool = False
+    """Say where the logs are when the workers start: they were asked for, and their folder was not."""
     error_file: str | None = None
     """Where the launcher's own copy of the first failure's error file goes."""

@@ -32,10 +32,10 @@ def _main(words: list[str]) -> int:
         from phalanx.cli import run
 
         return run.main(rest)
-    if command in ("-h", "--help", "--version"):
+    if command in ("-h", "--help", "help", "--version", "version"):
         from phalanx.cli import manual
 
-        print(manual.version() if command == "--version" else manual.phalanx_page(), end="")
+        print(manual.version() if command.endswith("version") else manual.phalanx_page(), end="")
         return 0
     if not command:
         raise UsageError("no command was given; write phalanx run SCRIPT, or phalanx --help")

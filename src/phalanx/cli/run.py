@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
     try:
         return run_command(RunOptions(**values))
     except LogDirError as reason:  # the folder was fine a moment ago
-        raise UsageError(f"--log-dir: {reason}") from None
+        raise UsageError(str(reason)) from None
 
 
 def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -61,6 +61,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
     if values["event_log_handler"] != "null":
         name = f"{origins['event_log_handler']} {values['event_log_handler']}"
         warn(f"{name} has no effect: this version records no events yet")
+    master_addr, master_port = _master(values, origins)
     return {
         "nproc": values["nproc_per_node"],
         "min_nodes": min_nodes,
@@ -85,8 +86,8 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "stop_signals": stop_signals,
         "pass_signals": pass_signals,
         "grace_s": values["shutdown_timeout"],
-        "master_addr": values["master_addr"],
-        "master_port": values["master_port"],
+        "master_addr": master_addr,
+        "master_port": master_port,
         "local_addr": values["local_addr"],
         "rdzv_backend": values["rdzv_backend"],
         "rdzv_endpoint": values["rdzv_endpoint"],
@@ -188,11 +189,27 @@ def _nodes(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[int, 
         warn(
             f"{origins['nnodes']}: starts with this node alone; others cannot join a job of this version yet"
         )
+    if values["rdzv_backend"] not in ("static", "c10d"):
+        warn(f"{origins['rdzv_backend']} {values['rdzv_backend']} has no effect: this job has one node")
     if values["node_rank"] > 0:
         warn(
             f"{origins['node_rank']} {values['node_rank']} has no effect: this job has one node, and its rank is 0"
         )
     return smallest, largest
+
+
+def _master(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[str | None, int | None]:
+    """Return what the user says of rank 0's address; the static backend takes it from its endpoint, too."""
+    address, port = values["master_addr"], values["master_port"]
+    endpoint = values["rdzv_endpoint"]
+    if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint:
+        return address, port
+    host, colon, digits = endpoint.rpartition(":")
+    if not colon or endpoint.endswith("]"):
+        host, digits = endpoint, ""
+    if digits and not (digits.isdecimal() and int(digits) < 65536):
+        raise UsageError(f"{origins['rdzv_endpoint']}: {digits!r} is no port")
+    return host.strip("[]") or address, int(digits) if digits else port
 
 
 def _signals(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ from phalanx.rendezvous.solo import SoloRendezvous
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.std import Std
 
 __all__ = ["run_command"]
 
@@ -76,6 +78,7 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
             options.role,
         ),
         logs=logs,
+        tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         rendezvous=SoloRendezvous(
             options.nproc,
             master_addr=options.master_addr or options.local_addr,
@@ -93,6 +96,11 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
         duplicate_stderr_filters=options.duplicate_stderr_filters,
         error_file=options.error_file,
     )
+
+
+def is_logging(*choices: Std | Mapping[int, Std]) -> bool:
+    """Whether some stream of some worker goes to a file."""
+    return any(any(one.values()) if isinstance(one, Mapping) else bool(one) for one in choices)
 
 
 def log_line_prefix(template: str | None, role: str, settled: Round, local_rank: int) -> str | None:

@@ -12,12 +12,17 @@ _NAME_ATTEMPTS = 100
 
 
 class LogDirError(OSError):
-    """A log folder cannot be made or written to."""
+    """A folder for logs, or ``what`` else, cannot be made or written to."""
 
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(
-            f"cannot use the log folder {path!r}: {reason}; choose a writable one with --log-dir"
-        )
+    def __init__(
+        self,
+        path: str,
+        reason: str,
+        *,
+        what: str = "log folder",
+        advice: str = "choose another one with --log-dir",
+    ) -> None:
+        super().__init__(f"cannot use the {what} {path!r}: {reason}; {advice}")
         self.path = path
         self.reason = reason
 

@@ -92,7 +92,10 @@ class DefaultLogsSpecs(LogsSpecs):
         stderr_tail: int = 65536,
         max_bytes: int | None = None,
     ) -> None:
-        super().__init__(log_dir, redirects, tee, local_ranks_filter)
+        # Absolute: a worker may change its folder before it writes its error file.
+        super().__init__(
+            None if log_dir is None else os.path.abspath(log_dir), redirects, tee, local_ranks_filter
+        )
         self._stderr_tail = stderr_tail
         self._max_bytes = max_bytes
         self._run_log_dir: str | None = None
