@@ -153,8 +153,18 @@ def _detach(link: int, unblocked: Collection[int]) -> None:
         if fd > 2 and fd != link:
             with contextlib.suppress(OSError):
                 os.close(fd)
+    _allow_many_descriptors()
     with contextlib.suppress(OSError), open("/proc/self/comm", "wb") as file:
         file.write(b"phalanx-keeper")
+
+
+def _allow_many_descriptors() -> None:
+    """Raise the soft limit: a worker whose pidfd finds no room here would end unseen. The keeper starts nobody."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _open_descriptors() -> list[int]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import boot_file
-from phalanx.multiprocessing.context import PContext, SpawnError, refuse_numa_options
+from phalanx.multiprocessing.context import PContext, refuse_numa_options
+from phalanx.multiprocessing.descriptors import give_back
 from phalanx.multiprocessing.pidfd import watch_child
+from phalanx.multiprocessing.spawning import SpawnError
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
@@ -76,10 +79,18 @@ class SubprocessContext(PContext):
                 start_new_session=True,
             )
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # Popen needs a pipe of its own: no fault of the command
             raise _explain(local_rank, self.entrypoint, environment, error) from error
         # From here on the child is ours: it is waited for by its pidfd, and Popen must neither wait nor warn.
         process.returncode = 0
-        return watch_child(process.pid)
+        give_back(process.pid)
+        try:
+            return watch_child(process.pid)
+        except BaseException:  # no descriptor is left: a worker that cannot be watched must not be there
+            os.kill(process.pid, signal.SIGKILL)
+            os.waitpid(process.pid, 0)
+            raise
 
 
 def _explain(local_rank: int, command: str, environment: dict[str, str], error: OSError) -> SpawnError:

@@ -4,26 +4,27 @@
 ``close``. The other is for an event loop: ``fileno`` is readable while an ended worker is unreported, ``reap`` reports
 it. No face polls. A context belongs to one thread and is used once. It installs no signal handler and waits for no
 child but its workers.
-
-    OSError
-      SpawnError    a worker could not be started; the message is one sentence for the user
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import select
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from phalanx.multiprocessing.descriptors import RESERVE, hold_back, make_room
 from phalanx.multiprocessing.machine import StopMachine, StopRequested, StopState, SweepRequested
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.spawning import SpawnError, cannot_open
 from phalanx.multiprocessing.stopping import SignalException, Stopper
 from phalanx.multiprocessing.streams import WorkerStreams
 from phalanx.multiprocessing.trees import JobProcess, ProcessTree
@@ -35,29 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
 
-# Workers that were started a moment ago have nothing to save; this is for their interpreters to get out of the way.
-SPAWN_FAILED_GRACE_S = 2.0
 # The last words of ended workers are in pipes and files already; more than this is a console that does not read.
 CLOSE_DRAIN_S = 5.0
 # faulthandler writes up to 100 frames for each of up to 100 threads; a report shows the first page.
 CRASH_TEXT_BYTES = 65536
-
-
-class SpawnError(OSError):
-    """A worker could not be started; those started before it were ended.
-
-    ``exit_code`` is what a shell reports: 127 for a command that was not found, 126 for one that cannot be executed.
-    """
-
-    def __init__(
-        self, local_rank: int, command: str, reason: str, *, advice: str = "", exit_code: int = 1
-    ) -> None:
-        text = f"cannot start {command!r} (local rank {local_rank}): {reason}"
-        super().__init__(f"{text}; {advice}" if advice else text)
-        self.local_rank = local_rank
-        self.command = command
-        self.reason = reason
-        self.exit_code = exit_code
 
 
 @dataclass
@@ -137,33 +119,72 @@ class PContext(abc.ABC):
     # Starting
 
     def start(self) -> None:
-        """Start all workers, in the order of their local ranks. Raises ``SpawnError``, with none left running."""
+        """Start all workers, in the order of their local ranks. Raises ``SpawnError``, with none left running.
+
+        Raises this process's soft limit of open files (``ulimit -n``) when that many workers need it; they get the old
+        one.
+        """
         if self._epoll is not None or self._is_released:
             raise RuntimeError(f"{self.name}: a context is started once")
         _make_exits_observable()
-        self._epoll = select.epoll()
+        # When the limit may be too low, it is to be met here, with enough left to find and end what was started.
+        reserve = 0 if make_room(self.nprocs) else RESERVE
         try:
-            for local_rank in range(self.nprocs):
-                self._start_worker(local_rank)
+            with self._opening(0, "the descriptors by which it is watched"), hold_back(reserve):
+                self._epoll = select.epoll()
+                for local_rank in range(self.nprocs):
+                    self._start_worker(local_rank)
         except BaseException:
-            self.close(timeout=SPAWN_FAILED_GRACE_S)
+            self._abandon()
             raise
 
     def _start_worker(self, local_rank: int) -> None:
-        ends = self._streams.open_for(local_rank)
+        with self._opening(local_rank, "the pipe or terminal for its output"):
+            ends = self._streams.open_for(local_rank)
         try:
-            child = self._spawn(local_rank, ends.stdout, ends.stderr)
+            with self._opening(local_rank, "the descriptors by which it is started and watched"):
+                self._take(local_rank, self._spawn(local_rank, ends.stdout, ends.stderr))
         finally:
             self._streams.spawned(local_rank)
+
+    def _take(self, local_rank: int, child: Child) -> None:
         self._pids[local_rank] = child.pid
         self._live[local_rank] = child
         self.tree.add(child.pid)
         assert self._epoll is not None
         self._epoll.register(child.fileno(), select.EPOLLIN)
 
+    def _abandon(self) -> None:
+        """End what a start that failed has started.
+
+        Without grace, and without waiting for a console that does not read: workers that are milliseconds old have
+        nothing to save and little to say, and the agent's event loop stands still meanwhile. The tree gets TERM at
+        once, before a worker's end can hide its children; where no tree can be read, the workers do.
+        """
+        try:
+            if self._epoll is not None:
+                has_trees = sys.platform == "linux"
+                self._stopper.run(SweepRequested() if has_trees else StopRequested(signal.SIGTERM, 0.0))
+        finally:
+            self.release()
+
+    @contextlib.contextmanager
+    def _opening(self, local_rank: int, what: str) -> Iterator[None]:
+        """Say of an ``OSError`` within the block what could not be opened, and for whom."""
+        try:
+            yield
+        except SpawnError:
+            raise
+        except OSError as error:
+            command = getattr(self.entrypoint, "__qualname__", None) or str(self.entrypoint)
+            raise cannot_open(local_rank, command, what, error, workers=self.nprocs) from error
+
     @abc.abstractmethod
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
-        """Start one worker with these descriptors (None: inherit). Raises ``SpawnError``."""
+        """Start one worker with these descriptors (None: inherit). Raises ``SpawnError``.
+
+        Any other ``OSError`` is taken to be about the means to watch it; nothing is left of the worker then.
+        """
 
     def _forks(self) -> bool:
         """Whether workers are made by ``fork`` alone: a thread must not exist then."""
@@ -184,7 +205,8 @@ class PContext(abc.ABC):
 
     def _crash_file(self, local_rank: int) -> NamelessFile:
         if local_rank not in self._crash_files:
-            self._crash_files[local_rank] = NamelessFile(f"phalanx-crash-{local_rank}")
+            with self._opening(local_rank, "the file for its crash report"):
+                self._crash_files[local_rank] = NamelessFile(f"phalanx-crash-{local_rank}")
         return self._crash_files[local_rank]
 
     # For an event loop
@@ -199,7 +221,7 @@ class PContext(abc.ABC):
         return {local_rank: child.fileno() for local_rank, child in self._live.items()}
 
     def reap(self) -> dict[int, int]:
-        """The exit codes (negative: signal) of workers that ended, each once. Never blocks."""
+        """The exit codes (negative: signal) of workers that ended, each once. Never waits for one to end."""
         self.collect()
         reported, self._unreported = self._unreported, {}
         return reported

@@ -40,7 +40,8 @@ class Order:
     """What a worker is told.
 
     ``parent``: the agent's pid, None if the agent's thread may end before the agent. ``unblocked``: the signal mask to
-    go on with, when the worker was forked with all signals blocked.
+    go on with, when the worker was forked with all signals blocked. ``open_files``: the soft limit of open files to go
+    on with; None: the one it was started with.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Order:
     start_method: str
     unblocked: frozenset[int] | None
     parent: int | None
+    open_files: int | None
     result: Descriptor
     crash: Descriptor
     stdout: Descriptor | None
@@ -65,6 +67,8 @@ def run(order: Order) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, order.unblocked)
     if order.parent is not None:
         _die_with(order.parent, order.start_method)
+    if order.open_files is not None:
+        _limit_open_files(order.open_files)
     _use_streams(order)
     os.environ.update(order.environment)
     _watch_for_crashes(order.crash.fd)
@@ -130,6 +134,15 @@ def _let_the_fork_server_go() -> None:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, lifeline, inheritable=False)
         os.close(null)
+
+
+def _limit_open_files(soft: int) -> None:
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
+    )
 
 
 def _use_streams(order: Order) -> None:

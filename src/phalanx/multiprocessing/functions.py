@@ -6,17 +6,20 @@ A worker leaves its result in a nameless file that is read when it has ended: a 
 from __future__ import annotations
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import pickle
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from phalanx.multiprocessing import function_worker
-from phalanx.multiprocessing.context import PContext, SpawnError, refuse_numa_options
+from phalanx.multiprocessing.context import PContext, refuse_numa_options
+from phalanx.multiprocessing.descriptors import given_limit
 from phalanx.multiprocessing.function_worker import Descriptor, Order
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import (
@@ -27,6 +30,7 @@ from phalanx.multiprocessing.pidfd import (
     is_supported,
     watch_child,
 )
+from phalanx.multiprocessing.spawning import SpawnError
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -37,8 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MultiprocessContext"]
 
-# The fork server reaps its child and writes the code at once; it is late only if it was killed, or the machine is.
+# The fork server reaps its child and writes the code at once; it is late only if it was stopped, or the machine is.
 CODE_TIMEOUT_S = 5.0
+CODE_LOOK_S = 0.005
 # What a worker reports whose result arrived but cannot be read here.
 EXIT_CODE_OF_EXCEPTION = 1
 
@@ -88,7 +93,8 @@ class MultiprocessContext(PContext):
         return self.start_method == "fork"
 
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
-        result = self._results[local_rank] = NamelessFile(f"phalanx-result-{local_rank}")
+        with self._opening(local_rank, "the file for its result"):
+            result = self._results[local_rank] = NamelessFile(f"phalanx-result-{local_rank}")
         with self._blocked_signals() as unblocked:
             return self._spawn_with(local_rank, result, unblocked, stdout, stderr)
 
@@ -123,6 +129,8 @@ class MultiprocessContext(PContext):
             # The parent-death signal follows the thread that forked: only the main thread lives as long as we do. The
             # fork server forks in its own main thread.
             parent=os.getpid() if self.start_method == "forkserver" or _is_main_thread() else None,
+            # A forked worker has all our descriptors, and would have no room below the smaller limit.
+            open_files=None if self._forks() else given_limit(),
             result=Descriptor(result.fd),
             crash=Descriptor(self._crash_file(local_rank).fd),
             stdout=None if stdout is None else Descriptor(stdout),
@@ -134,10 +142,17 @@ class MultiprocessContext(PContext):
         try:
             process.start()
         except Exception as error:  # pickling calls code of the user's classes
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             raise self._explain(local_rank, error) from error
         for pid in _servants():
             self.tree.spare(pid)
-        return _watch(process, is_our_child=self.start_method != "forkserver")
+        try:
+            return _watch(process, is_our_child=self.start_method != "forkserver")
+        except BaseException:  # no descriptor is left: a worker that cannot be watched must not be there
+            process.kill()
+            process.join()
+            raise
 
     def _explain(self, local_rank: int, error: Exception) -> SpawnError:
         command = _name_of(self.entrypoint)
@@ -190,13 +205,16 @@ class _FunctionChild:
     """A multiprocessing child: the end from a pidfd, the code from multiprocessing, which may have reaped it first.
 
     Whenever a program starts a process, multiprocessing reaps all that have ended; a ``waitid`` of ours would lose.
+    The code of a child of the fork server is the server's to send. ``poll`` waits for it, a few milliseconds in a call
+    and a few seconds in all: not at all would have our caller ask again and again, since the end is known already.
     """
 
-    __slots__ = ("_process", "_watch", "pid")
+    __slots__ = ("_lost_at", "_process", "_watch", "pid")
 
     def __init__(self, process: BaseProcess, pid: int, watch: Child | None) -> None:
         self._process = process
         self._watch = watch
+        self._lost_at: float | None = None
         self.pid = pid
 
     def fileno(self) -> int:
@@ -206,9 +224,12 @@ class _FunctionChild:
         if not has_ended(self.fileno()):
             return None
         code = self._process.exitcode
-        if code is None and has_ended(self._process.sentinel, CODE_TIMEOUT_S):
+        if code is None and has_ended(self._process.sentinel, CODE_LOOK_S):
             code = self._process.exitcode
-        return EXIT_CODE_LOST if code is None else code
+        if code is None:
+            self._lost_at = self._lost_at or time.monotonic() + CODE_TIMEOUT_S
+            return EXIT_CODE_LOST if time.monotonic() >= self._lost_at else None
+        return code
 
     def send_signal(self, signum: int) -> bool:
         return self._watch is not None and self._watch.send_signal(signum)
@@ -226,7 +247,7 @@ def _watch(process: BaseProcess, *, is_our_child: bool) -> Child:
     if is_our_child:
         return _FunctionChild(process, pid, watch_child(pid))
     watch: PidfdChild | None = None
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(ProcessLookupError):
         watch = PidfdChild(pid) if is_supported() else None
     # The server may have reaped it before we looked, and the number could be a stranger's: then the code has arrived.
     if watch is not None and has_ended(process.sentinel):

@@ -34,7 +34,7 @@ class Child(Protocol):
         """A descriptor that is readable when it has ended; -1 after ``close()``."""
 
     def poll(self) -> int | None:
-        """Return the exit code (negative: the signal) and reap, or ``None`` while it runs. Never blocks."""
+        """Return the exit code (negative: the signal) and reap, or ``None`` while it runs. Never waits for its end."""
 
     def send_signal(self, signum: int) -> bool:
         """Signal it; False when it has ended, reaped or not, or may not be signalled by us."""

@@ -17,7 +17,14 @@ from typing import Any
 
 import pytest
 
-from phalanx.multiprocessing import DefaultLogsSpecs, MultiprocessContext, SpawnError, Std, start_processes
+from phalanx.multiprocessing import (
+    DefaultLogsSpecs,
+    MultiprocessContext,
+    SpawnError,
+    Std,
+    functions,
+    start_processes,
+)
 from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.pidfd import has_ended
 
@@ -174,6 +181,83 @@ def test_the_exit_code_survives_that_multiprocessing_reaps_first(start: Start, m
     multiprocessing.active_children()  # reaps all that have ended, as each start of a process does
 
     assert context.reap() == {0: 5}
+
+
+@pytest.fixture
+def stopped_server(start: Start) -> Iterator[PContext]:
+    """A worker that was killed while the fork server, which has its exit code, is stopped."""
+    from multiprocessing import forkserver
+
+    context = start(time.sleep, (1000,))
+    server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    os.kill(server, signal.SIGSTOP)
+    try:
+        assert context.send_signal(signal.SIGKILL) == [0]
+        assert has_ended(context.fileno(), 60)
+        yield context
+    finally:
+        os.kill(server, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("method", ["forkserver"], indirect=True)
+def test_a_code_that_is_late_is_not_waited_for_and_not_lost(stopped_server: PContext, soon: Soon) -> None:
+    from multiprocessing import forkserver
+
+    assert stopped_server.reap() == {}
+    os.kill(forkserver._forkserver._forkserver_pid, signal.SIGCONT)  # type: ignore[attr-defined]
+
+    soon(lambda: stopped_server.reap() == {0: -signal.SIGKILL})
+
+
+@pytest.mark.parametrize("method", ["forkserver"], indirect=True)
+def test_a_code_that_does_not_come_is_given_up(
+    stopped_server: PContext, soon: Soon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(functions, "CODE_TIMEOUT_S", 0.1)
+
+    soon(lambda: stopped_server.reap() == {0: 255})
+
+
+def test_a_function_has_the_limit_of_open_files_that_its_launcher_was_given(
+    method: str, tmp_path: Path
+) -> None:
+    script = f"""
+import resource
+from phalanx.multiprocessing import DefaultLogsSpecs, start_processes
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 4000))
+    args = {{i: (resource.RLIMIT_NOFILE,) for i in range(3)}}
+    logs = DefaultLogsSpecs({str(tmp_path)!r})
+    envs = {{i: {{}} for i in args}}
+    context = start_processes("test", resource.getrlimit, args, envs, logs, start_method="{method}")
+    print(context.wait(60).return_values, resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 64)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+
+    assert done.returncode == 0, done.stderr
+    limits, raised = eval(done.stdout.replace("} ", "}, "))
+    assert raised
+    # A forked worker has all the descriptors of the launcher, which may have no room within the smaller limit.
+    assert all((limit == 64) == (method != "fork") for limit, _ in limits.values())
+
+
+def test_a_function_for_which_no_descriptor_is_left_is_one_sentence(method: str, tmp_path: Path) -> None:
+    script = f"""
+import os, resource
+from phalanx.multiprocessing import DefaultLogsSpecs, SpawnError, start_processes
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+    args = {{i: ("exec sleep 1000",) for i in range(20)}}
+    logs = DefaultLogsSpecs({str(tmp_path)!r})
+    try:
+        start_processes("test", os.system, args, {{i: {{}} for i in args}}, logs, start_method="{method}")
+    except SpawnError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+
+    assert done.stdout.startswith("cannot start 'system' (local rank "), done.stderr
+    assert "the limit is 160 and 20 workers may need 512: run 'ulimit -n 512' first" in done.stdout
 
 
 def test_a_signal_reaches_the_function(start: Start, soon: Soon) -> None:
