@@ -56,17 +56,25 @@ class Job:
         self._pipe = os.open(pipe, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._half_line = b""
         self.stamps: list[Stamp] = []
+        self._stderr = Path(self._folder.name, "stderr")
         self.started_at = time.monotonic()
-        self.process = subprocess.Popen(
-            [*launcher.command, *map(str, arguments)],
-            cwd=self._folder.name,
-            # Equal threads for both, and no banner.
-            env={**os.environ, "BENCH_PIPE": str(pipe), "TMPDIR": self._folder.name, "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        with self._stderr.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*launcher.command, *map(str, arguments)],
+                cwd=self._folder.name,
+                # Equal threads for both, and no banner.
+                env={
+                    **os.environ,
+                    "BENCH_PIPE": str(pipe),
+                    "TMPDIR": self._folder.name,
+                    "OMP_NUM_THREADS": "1",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        self._pidfd = os.pidfd_open(self.process.pid)
 
     @property
     def pid(self) -> int:
@@ -76,8 +84,12 @@ class Job:
     def stamped(self, name: str, count: int, *, restart: int = 0) -> list[Stamp]:
         """Wait until `count` workers of this attempt have stamped `name`."""
         while len(found := [s for s in self.stamps if (s.name, s.restart) == (name, restart)]) < count:
-            if not select.select([self._pipe], [], [], LIMIT_S)[0]:
-                raise TimeoutError(f"{count} x {name!r} did not come; {self.process.poll()=}, {self.stamps=}")
+            ready = select.select([self._pipe, self._pidfd], [], [], LIMIT_S)[0]
+            if self._pipe not in ready:
+                what = f"ended with {self.process.poll()}" if ready else "hangs"
+                raise RuntimeError(
+                    f"{self.process.args!r} {what} before {count} x {name!r}: {self.stamps}\n{self._stderr.read_text()}"
+                )
             self._read()
         return found
 
@@ -113,5 +125,6 @@ class Job:
             if self.process.poll() is None:
                 self.stop()
         finally:
+            os.close(self._pidfd)
             os.close(self._pipe)
             self._folder.cleanup()
