@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.agent.report import TAIL_BYTES_MAX, failure_report, hand_up
+from phalanx.agent.evidence import hand_up
+from phalanx.agent.report import TAIL_BYTES_MAX, failure_report
 from phalanx.agent.verdict import Ending, Failure, Verdict, judge
 from phalanx.errors import ProcessFailure
 

@@ -49,6 +49,14 @@ def test_when_everything_is_collateral_the_job_still_has_a_cause() -> None:
     assert first_failure([]) is None
 
 
+def test_our_own_signal_does_not_hide_what_the_cause_would_have_ended_with() -> None:
+    slow = failed(1, signed_at=5.0, exited_at=9.0, stopped_at=8.0, exit_code=-15, own_exit_code=7)
+    quick = failed(0, exit_code=5, exited_at=8.0)
+    assert judge([quick, slow], reason="").exit_code == 7
+    by_itself = failed(1, signed_at=5.0, exited_at=6.0, exit_code=-11, own_exit_code=1)
+    assert judge([by_itself], reason="").exit_code == 139
+
+
 def test_a_tie_goes_to_the_lowest_rank() -> None:
     cause = first_failure([failed(3), failed(1), failed(2)])
     assert cause is not None

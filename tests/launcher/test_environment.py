@@ -67,5 +67,9 @@ def test_what_the_user_set_is_not_overruled() -> None:
     assert "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in added
 
 
+def test_a_job_inside_a_job_belongs_to_both() -> None:
+    assert environment_of(0, {"PHALANX_JOB": "outer"})["PHALANX_JOB"] == "outer/t0k3n"
+
+
 def test_a_lone_worker_keeps_all_its_threads() -> None:
     assert "OMP_NUM_THREADS" not in environment_of(0, {}, nproc=1)

@@ -47,29 +47,23 @@ from phalanx.agent.machine import (
     SignalPassed,
 )
 from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked
-from phalanx.agent.report import bug_report, failure_report, hand_up, save_flight
-from phalanx.agent.spec import JobSpec
+from phalanx.agent.report import bug_report, failure_report, save_flight
+from phalanx.agent.signals import watch_signals
+from phalanx.agent.spec import Ended, JobSpec
 from phalanx.agent.verdict import EX_BUG, Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.multiprocessing.trees import ProcessTree
-from phalanx.records import Struct
 from phalanx.rendezvous.ports import HeldPort
 from phalanx.rendezvous.round import Round
 
-__all__ = ["Driver", "Ended"]
+__all__ = ["Driver"]
 
 DRAIN_BETWEEN_ROUNDS_S = 2.0  # a console that nobody reads must not keep a job from restarting
+HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
+REFUSALS_SAID_MAX = 20  # a worker that sends nonsense in a loop must not fill the console
 FOREVER_S = 1e8  # three years: threading's waits take no infinity
-
-
-class Ended(Struct):
-    """How the job ended on this node: the exit code, what is still to be said, and whether nothing is left of it."""
-
-    exit_code: int
-    last_words: str
-    is_orderly: bool
 
 
 class Driver:
@@ -81,7 +75,9 @@ class Driver:
         self._console = console
         self._machine = AgentMachine(spec.nproc, max_restarts=spec.max_restarts, grace_s=spec.grace_s)
         self._flight = FlightRecord()
-        self._tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=True)
+        self._tree = ProcessTree(
+            spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans
+        )
         self._tree_fd = -1
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._inbox: deque[object] = deque()
@@ -91,6 +87,7 @@ class Driver:
         self._round: Round | None = None
         self._port: HeldPort | None = None
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
+        self._refusals = 0
         self._evidence = Evidence()
         self._bug: BaseException | None = None
         self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
@@ -120,18 +117,24 @@ class Driver:
         self._channel = ChannelServer(
             os.path.join(self._folder, "agent.sock"),
             self._on_message,
-            on_refusal=lambda reason: self._console.say(f"a connection of a worker was refused: {reason}"),
+            on_refusal=self._on_refusal,
         )
-        handled = self._watch_signals()
+        handled = watch_signals(
+            self._loop,
+            stop=self._spec.stop_signals,
+            pass_on=self._spec.pass_signals,
+            on_stop=self._on_stop_signal,
+            on_pass=lambda number: self._post(SignalPassed(number)),
+            on_child=self._tree.reap_adopted,  # workers and the keeper are left to their owners
+        )
+        self._loop.add_reader(self._keeper.fileno(), self._on_keeper_gone)
         try:
             await self._channel.start()
             self._post(JobBegan())
             verdict = await self._ended
             is_orderly = await self._close()
-            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly)
+            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly, handled)
         finally:
-            for number in handled:
-                self._loop.remove_signal_handler(number)
             self._unwatch()
             await self._channel.close()
             self._tree.close()
@@ -139,6 +142,9 @@ class Driver:
                 self._port.release()
             with contextlib.suppress(OSError):
                 os.rmdir(self._folder)
+            # Held back until the caller has given them a meaning again: the loop, as it closes, restores the default
+            # one, and a warning signal would kill a launcher whose job has just succeeded.
+            signal.pthread_sigmask(signal.SIG_BLOCK, handled)
 
     async def _close(self) -> bool:
         """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
@@ -150,14 +156,14 @@ class Driver:
             except Exception as second:  # noqa: BLE001 # one bug seldom comes alone; the first is the one to report
                 self._flight.add(self._loop.time(), "BUG", second, [])
                 return False
-            return not self._hurry.is_set()
+            return not self._hurry.is_set() and self._tree.is_empty
         for workers in [*self._lagging, *([self._workers] if self._workers is not None else [])]:
             try:
                 await self._or_hurry(asyncio.ensure_future(workers.drain(FOREVER_S)))
             except RuntimeError as error:  # the log thread has crashed, and said how
                 self._console.say(str(error))
             workers.release()
-        return True
+        return self._tree.is_empty  # the machine ends on an empty tree, or names who could not be killed
 
     async def _or_hurry(self, work: asyncio.Future[Any]) -> None:
         """Wait for the work, or until a stop signal comes now that the verdict is spoken."""
@@ -173,17 +179,14 @@ class Driver:
         flight_path = save_flight(self._flight, self._spec.logs.run_log_dir, is_bug=self._bug is not None)
         if self._bug is not None:
             return bug_report(self._bug, flight_path)
-        cause = verdict.cause
-        evidence = self._evidence
-        if self._spec.error_file and cause is not None and cause.rank in evidence.processes:
-            hand_up(evidence.processes[cause.rank], verdict.exit_code, self._spec.error_file)
+        self._evidence.hand_up(verdict, self._spec.error_file)
         return failure_report(
             verdict,
-            evidence.processes,
+            self._evidence.processes,
             name=self._spec.name,
             restart_count=self._round.restart_count if self._round is not None else 0,
             log_folder=self._spec.logs.run_log_dir,
-            stderr_tail=evidence.stderr_tails.get(cause.rank, b"") if cause is not None else b"",
+            stderr_tail=self._evidence.tail_of_cause(verdict),
         )
 
     def _post(self, event: object) -> None:
@@ -220,29 +223,24 @@ class Driver:
 
     # Events
 
-    def _watch_signals(self) -> list[int]:
-        handled = []
-        stop = [number for number in self._spec.stop_signals if not _is_inherited_nohup(number)]
-        for number in stop:
-            self._loop.add_signal_handler(number, self._on_stop_signal, number)
-            handled.append(number)
-        for number in self._spec.pass_signals:
-            if number not in stop:
-                self._loop.add_signal_handler(number, self._post, SignalPassed(number))
-                handled.append(number)
-        self._loop.add_signal_handler(signal.SIGCHLD, self._reap_adopted)
-        handled.append(signal.SIGCHLD)
-        self._loop.add_reader(self._keeper.fileno(), self._on_keeper_gone)
-        return handled
-
     def _on_stop_signal(self, number: int) -> None:
         if self._ended.done():
             self._hurry.set()
         self._post(StopAsked(number, self._spec.grace_s))
 
     def _on_workers_ready(self) -> None:
-        if self._workers is not None and (codes := self._workers.reap()):
+        if self._workers is None:
+            return
+        if codes := self._workers.reap():
             self._post(WorkersExited(codes))
+        elif (fd := self._workers.fileno()) in self._watched:
+            # Ended, and not to be reaped yet: a debugger holds it. Look again soon instead of all the time.
+            self._loop.remove_reader(fd)
+            self._loop.call_later(HELD_S, self._look_again, fd)
+
+    def _look_again(self, fd: int) -> None:
+        if fd in self._watched:
+            self._loop.add_reader(fd, self._on_workers_ready)
 
     def _on_tree_changed(self) -> None:
         if self._tree_fd not in self._watched:
@@ -257,6 +255,12 @@ class Driver:
         elif isinstance(message, ExcludeAsked):
             self._console.say(f"local rank {local_rank} asks to exclude this node: {message.reason}")
 
+    def _on_refusal(self, reason: str) -> None:
+        self._refusals += 1
+        if not self._ended.done() and self._refusals <= REFUSALS_SAID_MAX:
+            last = "; further ones are not told" if self._refusals == REFUSALS_SAID_MAX else ""
+            self._console.say(f"a connection of a worker was refused: {reason}{last}")
+
     def _on_keeper_gone(self) -> None:
         self._loop.remove_reader(self._keeper.fileno())
         if self._machine.state is not AgentState.ENDED:
@@ -264,9 +268,6 @@ class Driver:
                 "the keeper process is gone: if this launcher is killed now, processes of the job may stay; "
                 "the job goes on"
             )
-
-    def _reap_adopted(self) -> None:
-        self._tree.reap_adopted()  # workers and the keeper are left to their owners
 
     def _on_bug(self, error: BaseException, event: object) -> None:
         """A bug of ours: record it, take no more steps, and let ``_close`` end the workers in order; exit 70."""
@@ -334,6 +335,10 @@ class Driver:
             self._workers.send_signal(command.signal)
 
     def _signal_tree(self, command: SignalTree) -> None:
+        if command.signal == signal.SIGKILL and self._workers is not None:
+            self._workers.send_signal(
+                signal.SIGKILL
+            )  # by their own handles, where /proc does not show the tree
         self._tree.send(command.signal)
         if self._tree.is_empty:
             self._post(TreeEmptied())
@@ -385,8 +390,3 @@ class Driver:
     def _finish(self, command: Finish) -> None:
         if not self._ended.done():
             self._ended.set_result(command.verdict)
-
-
-def _is_inherited_nohup(number: int) -> bool:
-    """A hang-up signal that was ignored when we began (``nohup``) stays ignored."""
-    return number == signal.SIGHUP and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

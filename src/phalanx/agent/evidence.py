@@ -8,13 +8,13 @@ from signal import Signals
 
 from phalanx.agent.group import Exit
 from phalanx.agent.messages import ExceptionRecorded
-from phalanx.agent.verdict import Failure, exit_status
+from phalanx.agent.verdict import Failure, Verdict, exit_status
 from phalanx.agent.workers import Workers
-from phalanx.errors import ProcessFailure
+from phalanx.errors import ErrorHandler, ProcessFailure, get_error_handler
 from phalanx.rendezvous.ports import is_taken
 from phalanx.rendezvous.round import Round
 
-__all__ = ["Evidence"]
+__all__ = ["Evidence", "hand_up"]
 
 # What the C library, Python and torch say when rank 0 cannot listen on its port.
 PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
@@ -69,9 +69,40 @@ class Evidence:
             exited_at=end.at,
             signed_at=_first_sign(end, process),
             stopped_at=end.stopped_at,
+            own_exit_code=_own_exit_code(process, told),
             summary=_summary(end, process, told),
             master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
         )
+
+    def tail_of_cause(self, verdict: Verdict) -> bytes:
+        """The end of the first failing rank's standard error."""
+        return b"" if verdict.cause is None else self.stderr_tails.get(verdict.cause.rank, b"")
+
+    def hand_up(self, verdict: Verdict, error_file: str | None) -> None:
+        """Copy the first failure's error file to the launcher's own, for the scheduler above (as torchelastic does)."""
+        if error_file and verdict.cause is not None and verdict.cause.rank in self.processes:
+            hand_up(self.processes[verdict.cause.rank], verdict.exit_code, error_file)
+
+
+def hand_up(process: ProcessFailure, exit_code: int, error_file: str) -> None:
+    """Copy the first failure's error file to the launcher's own, for the scheduler above (torchelastic does this)."""
+    if process.record.problem is not None:
+        return
+    handler = get_error_handler()
+    if handler._get_error_file_path() != error_file:
+        handler = _HandlerFor(error_file)
+    handler.dump_error_file(process.error_file, exit_code)
+
+
+class _HandlerFor(ErrorHandler):
+    """Writes to the file that was named on the command line instead of the one in the environment."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._path = path
+
+    def _get_error_file_path(self) -> str:
+        return self._path
 
 
 def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
@@ -83,6 +114,14 @@ def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
     return min(signs, default=None)
 
 
+def _own_exit_code(process: ProcessFailure, told: ExceptionRecorded | None) -> int | None:
+    """What the interpreter would have ended with after the recorded exception."""
+    if process.record.problem is None and process.record.exception_type:
+        code = process.record.exit_code
+        return 1 if code is None else code
+    return None if told is None else 1
+
+
 def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> str:
     """The exception and its place, else the signal, else the exit code."""
     record = process.record
@@ -90,9 +129,10 @@ def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None)
         return _sentence(record.message, record.script_place or record.place)
     if record.problem is not None and told is not None and not told.message.startswith("SystemExit"):
         return _sentence(told.message, told.place)
-    if end.exit_code < 0:
+    own = _own_exit_code(process, told)
+    if end.exit_code < 0 and own is None:
         return f"killed by {_signal_name(-end.exit_code)}"
-    code = f"exit code {exit_status(end.exit_code)}"
+    code = f"exit code {exit_status(end.exit_code) if own is None else own}"
     said = _first_line(record.text) if record.exception_type == "SystemExit" else ""
     return f"{code}: {said}" if said and not said.lstrip("-").isdecimal() else code
 
@@ -108,6 +148,7 @@ def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
 
 def _first_line(text: str, width: int = 200) -> str:
     line = text.strip().splitlines()[0] if text.strip() else ""
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
     return line if len(line) <= width else f"{line[:width]}…"
 
 

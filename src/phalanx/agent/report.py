@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.verdict import Ending, Failure, Verdict
-from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, get_error_handler
+from phalanx.errors import ChildFailedError, ProcessFailure
 from phalanx.multiprocessing.folders import temporary_folder
 
-__all__ = ["TAIL_BYTES_MAX", "bug_report", "failure_report", "hand_up", "save_flight"]
+__all__ = ["TAIL_BYTES_MAX", "bug_report", "failure_report", "save_flight"]
 
 TAIL_BYTES_MAX = 16 * 1024  # enough for a long traceback, little enough for a terminal's scrollback
 TAIL_LINES_BESIDE_TRACEBACK = 20
@@ -106,24 +106,3 @@ def save_flight(flight: FlightRecord, folder: str | None, *, is_bug: bool) -> st
     except OSError:
         return None
     return path
-
-
-def hand_up(process: ProcessFailure, exit_code: int, error_file: str) -> None:
-    """Copy the first failure's error file to the launcher's own, for the scheduler above (torchelastic does this)."""
-    if process.record.problem is not None:
-        return
-    handler = get_error_handler()
-    if handler._get_error_file_path() != error_file:
-        handler = _HandlerFor(error_file)
-    handler.dump_error_file(process.error_file, exit_code)
-
-
-class _HandlerFor(ErrorHandler):
-    """Writes to the file that was named on the command line instead of the one in the environment."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._path = path
-
-    def _get_error_file_path(self) -> str:
-        return self._path

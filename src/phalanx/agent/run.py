@@ -10,21 +10,27 @@ import signal
 from typing import TYPE_CHECKING
 
 from phalanx.agent.keeper import Keeper
-from phalanx.agent.spec import JobSpec
+from phalanx.agent.spec import Ended, JobSpec
 from phalanx.multiprocessing.trees import become_subreaper
 
 if TYPE_CHECKING:
     from phalanx.agent.console import Console
-    from phalanx.agent.driver import Ended
 
 __all__ = ["run_job"]
+
+STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
 def run_job(spec: JobSpec) -> int:
     """Run the job on this node and return the exit code of the table in ``docs/exit-codes.md``.
 
     This process, which is to be the job's alone, becomes a child subreaper: orphans of workers are adopted, and ended.
+    Raises ``OSError`` when not even the keeper can be started; nothing was started then.
     """
+    for (
+        number
+    ) in spec.pass_signals:  # until the driver passes them on: a warning must not end what is about to start
+        signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     keeper = Keeper.start(spec.job_token)
     from phalanx.agent.console import Console
@@ -34,9 +40,30 @@ def run_job(spec: JobSpec) -> int:
     if ended.is_orderly:
         # Whatever was raised above, or left running, leaves the keeper to end what is left of the job.
         keeper.done()
-    # Last, and with the signals' own actions back: a reader who takes his time can be left by Ctrl-C.
-    console.finish(ended.last_words)
+    _say_last(console, ended)
     return ended.exit_code
+
+
+def _say_last(console: Console, ended: Ended) -> None:
+    """Print the report, as long as its reader takes; a stop signal leaves him, and changes no exit code."""
+    for number in ended.held_signals:
+        signal.signal(number, _leave if number in STOPPING and ended.last_words else signal.SIG_IGN)
+    try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ended.held_signals)
+        console.finish(ended.last_words)
+    except _Left:
+        pass
+    finally:
+        for number in ended.held_signals:
+            signal.signal(number, signal.SIG_IGN)
+
+
+class _Left(Exception):
+    """A stop signal came while the report was being written."""
+
+
+def _leave(_number: int, _frame: object) -> None:
+    raise _Left
 
 
 def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:

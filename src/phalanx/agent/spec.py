@@ -1,4 +1,4 @@
-"""What an agent is asked to run: one frozen record, made by the launcher, read by everyone below it.
+"""What an agent is asked to run, and how that ended: two frozen records between the launcher and the agent.
 
 No flag, environment variable or file is read here or further down. What workers are told is a function that the
 launcher hands in, so that the names of environment variables stay in one module of the launcher.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 from phalanx.records import Struct
 
-__all__ = ["JobSpec"]
+__all__ = ["Ended", "JobSpec"]
 
 
 class JobSpec(Struct, kw_only=True):
@@ -44,7 +44,21 @@ class JobSpec(Struct, kw_only=True):
     pass_signals: tuple[int, ...] = ()
     duplicate_stdout_filters: tuple[str, ...] = ()
     duplicate_stderr_filters: tuple[str, ...] = ()
+    adopts_orphans: bool = True
+    """Every orphan that comes to this process is the job's; not so if it had children before the job (shells exec)."""
     tells_log_folder: bool = False
     """Say where the logs are when the workers start: they were asked for, and their folder was not."""
     error_file: str | None = None
     """Where the launcher's own copy of the first failure's error file goes."""
+
+
+class Ended(Struct):
+    """How the job ended on this node."""
+
+    exit_code: int
+    last_words: str
+    """What is still to be said, perhaps nothing."""
+    is_orderly: bool
+    """Nothing of the job is left."""
+    held_signals: tuple[int, ...]
+    """Signals that are blocked since the loop took no more of them."""

@@ -49,6 +49,8 @@ class Failure(Struct, kw_only=True):
     """When the worker recorded its exception, monotonic seconds of the same machine; None if it recorded none."""
     stopped_at: float | None = None
     """When the agent asked this worker to stop; None if it never did."""
+    own_exit_code: int | None = None
+    """What the recorded exception would have made of the exit code; None if nothing was recorded."""
     summary: str = ""
     """One line for people: the exception, or what the signal means."""
     master_port_taken: bool = False
@@ -62,6 +64,12 @@ class Failure(Struct, kw_only=True):
         if self.signed_at is None:
             return self.exited_at
         return min(self.signed_at, self.exited_at)
+
+    @property
+    def blamed_exit_code(self) -> int:
+        """The code to pass through: the worker's own, also when our signal cut its way out short."""
+        we_ended_it = self.stopped_at is not None and self.exit_code < 0 and not self.is_collateral
+        return self.own_exit_code if we_ended_it and self.own_exit_code is not None else self.exit_code
 
     @property
     def is_collateral(self) -> bool:
@@ -103,7 +111,7 @@ def judge(failures: Iterable[Failure], *, reason: str) -> Verdict:
         raise AssertionError("a failed job has at least one failure")
     return Verdict(
         ending=Ending.FAILED,
-        exit_code=exit_status(cause.exit_code),
+        exit_code=exit_status(cause.blamed_exit_code),
         cause=cause,
         failures=everyone,
         reason=reason,

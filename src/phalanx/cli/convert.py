@@ -31,9 +31,11 @@ __all__ = [
     "size",
     "streams",
     "switch",
+    "tail_size",
     "text",
 ]
 
+TAIL_BYTES_MAX = 16 << 20
 _YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "f", "no", "n", "off"})
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -84,6 +86,16 @@ def seconds(raw: str) -> float:
     if not 0 <= span < math.inf:  # false for NaN too
         raise ValueError(f"{raw!r} is no time in seconds; write a number such as 30 or 0.5")
     return span
+
+
+def tail_size(raw: str) -> int:
+    """Read a number of bytes that are kept in memory for each worker."""
+    amount = size(raw)
+    if amount > TAIL_BYTES_MAX:
+        raise ValueError(
+            f"{raw!r} is too much to keep of each worker; 16M is the most, and a report shows 16K"
+        )
+    return amount
 
 
 def size(raw: str) -> int:

@@ -240,7 +240,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="stderr-tail",
         metavar="BYTES",
-        read=convert.size,
+        read=convert.tail_size,
         default="64K",
         torchrun=False,
         group=_LOGS,

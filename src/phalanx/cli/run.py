@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from phalanx.cli.words import CommandLine, read_words
 
 __all__ = ["launch_values", "main"]
 
+EX_TEMPFAIL = 75  # sysexits.h
 _ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -36,6 +38,9 @@ def main(words: Sequence[str]) -> int:
 
     try:
         return run_command(RunOptions(**values))
+    except BlockingIOError:  # fork's EAGAIN
+        print("phalanx: error: no more processes can be started here; see ulimit -u", file=sys.stderr)
+        return EX_TEMPFAIL
     except LogDirError as reason:  # the folder was fine a moment ago
         raise UsageError(str(reason)) from None
 

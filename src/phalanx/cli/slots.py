@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+WORKERS_MAX = 32768  # the kernel's usual number of processes; far more than anybody's memory takes
+
 __all__ = ["cpu_slots", "gpu_slots", "worker_slots"]
 
 
@@ -38,6 +40,8 @@ def worker_slots(raw: str, *, root: str = "/") -> int:
         raise ValueError(f"{raw!r} is no number of workers; write a number, auto, cpu or gpu") from None
     if number < 1:
         raise ValueError(f"{raw!r} is too few; at least one worker is needed")
+    if number > WORKERS_MAX:
+        raise ValueError(f"{raw!r} is too many; one machine takes {WORKERS_MAX} workers at most")
     return number
 
 

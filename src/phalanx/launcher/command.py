@@ -15,6 +15,7 @@ from phalanx.errors import boot_file
 from phalanx.launcher.environment import PYTHON, worker_environment
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
+from phalanx.multiprocessing.procfs import own_children
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.solo import SoloRendezvous
 
@@ -78,6 +79,7 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
             options.role,
         ),
         logs=logs,
+        adopts_orphans=not own_children(),
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         rendezvous=SoloRendezvous(
             options.nproc,

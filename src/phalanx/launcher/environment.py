@@ -48,7 +48,8 @@ def worker_environment(
         "TORCHELASTIC_RUN_ID": run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": stop_signals,
-        "PHALANX_JOB": job_token,
+        # A job inside a worker of another job belongs to both: whoever is left can end it.
+        "PHALANX_JOB": "/".join(filter(None, (inherited.get("PHALANX_JOB"), job_token))),
         "PHALANX_ROUND": str(settled.number),
         "PHALANX_RESTART_REASON": settled.reason,
         "PHALANX_AGENT": agent_socket,

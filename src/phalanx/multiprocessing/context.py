@@ -87,11 +87,10 @@ class PContext(abc.ABC):
         self.stdouts = logs.stdouts
         self.stderrs = logs.stderrs
         self.error_files = logs.error_files
-        self.job = (
-            next((env["PHALANX_JOB"] for env in envs.values() if "PHALANX_JOB" in env), "")
-            or os.urandom(16).hex()
-        )
-        self.tree = tree if tree is not None else ProcessTree(self.job)
+        given = next((env["PHALANX_JOB"] for env in envs.values() if "PHALANX_JOB" in env), "")
+        self.job = given or os.urandom(16).hex()
+        # The mark of a job inside a job is a list; the last token is this one's.
+        self.tree = tree if tree is not None else ProcessTree(self.job.rpartition("/")[2])
         self._owns_tree = tree is None
         self.return_values: dict[int, Any] = {}
         self._streams = WorkerStreams(
@@ -268,8 +267,9 @@ class PContext(abc.ABC):
         return ProcessFailure(
             local_rank=local_rank,
             pid=self._pids[local_rank],
-            exitcode=self._exit_codes[local_rank],
-            error_file=self.error_files[local_rank],
+            # One that was killed and never came back (a debugger holds it, the kernel does) counts as killed.
+            exitcode=self._exit_codes.get(local_rank, -signal.SIGKILL),
+            error_file="" if self.error_files[local_rank] == os.devnull else self.error_files[local_rank],
             crash=self._crash_text(local_rank),
             stderr_tail=self.stderr_tail(local_rank).decode("utf-8", "replace"),
         )

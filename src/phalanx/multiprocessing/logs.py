@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from phalanx.multiprocessing.folders import LogDirError, make, new_folder, temporary_folder
 from phalanx.multiprocessing.std import Std, to_map
 
+RUN_ID_CHARACTERS = 50  # of a folder's name; with four bytes each still below the 255 that a name may have
+
 __all__ = ["DefaultLogsSpecs", "LogDirError", "LogsDest", "LogsSpecs"]
 
 
@@ -188,7 +190,7 @@ class DefaultLogsSpecs(LogsSpecs):
     def _new_attempt_folder(self, env: Mapping[str, str]) -> str:
         if self._run_log_dir is None:
             # A run id such as "team/job 7" must not name a folder elsewhere.
-            run_id = re.sub(r"[/\0]", "_", env.get("TORCHELASTIC_RUN_ID", "test_run_id"))
+            run_id = re.sub(r"[/\0]", "_", env.get("TORCHELASTIC_RUN_ID", "test_run_id"))[:RUN_ID_CHARACTERS]
             self._run_log_dir = new_folder(self.root_log_dir, f"{run_id}_")
         number = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         if "PHALANX_ROUND" in env:

@@ -55,7 +55,7 @@ class FollowedFile(Source):
         """Return what was appended; a file never ends."""
         if self._fd < 0:
             try:
-                self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             except FileNotFoundError:
                 return NOTHING
         chunk = os.read(self._fd, size)

@@ -136,9 +136,11 @@ class WorkerStreams:
         if size <= 0 or path in ("", os.devnull):
             return b""
         try:
-            with open(path, "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-                return file.read(size)
+            # Without waiting: a worker may have put a fifo where its log was.
+            with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+                length = os.fstat(file.fileno()).st_size
+                file.seek(max(0, length - size))
+                return file.read(min(size, length))
         except OSError:
             return b""
 

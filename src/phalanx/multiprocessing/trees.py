@@ -32,6 +32,7 @@ from phalanx.records import Struct
 __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
 _GONE = "ZX"
+_MARK = b"PHALANX_JOB="
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
 _READS_IN_EXEC = 3
@@ -77,7 +78,7 @@ class ProcessTree:
         include_own_children: bool = False,
         born_ticks: int | None = None,
     ) -> None:
-        self._marker = b"PHALANX_JOB=" + os.fsencode(job)
+        self._token = os.fsencode(job)
         self._spare = {os.getpid(), *spare}
         self._include_own_children = include_own_children
         # A tick of tolerance: the kernel rounds a start time down.
@@ -267,8 +268,15 @@ class ProcessTree:
         for _ in range(_READS_IN_EXEC):
             environment = read_file(f"/proc/{stat.pid}/environ", None)
             if environment or environment is None or stat.parent == _KTHREADD:
-                return environment is not None and self._marker in environment.split(b"\0")
+                return environment is not None and self._names_this_job(environment)
             os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
+        return False
+
+    def _names_this_job(self, environment: bytes) -> bool:
+        """``PHALANX_JOB`` lists the jobs that a process is in, the outermost first: ``<token>/<token>``."""
+        for entry in environment.split(b"\0"):
+            if entry.startswith(_MARK):
+                return self._token in entry[len(_MARK) :].split(b"/")
         return False
 
     def _watch(self) -> None:

@@ -1,0 +1,39 @@
+"""Which signals reach the driver, and what the others do: the dispositions and the mask of the agent's process."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterable
+
+__all__ = ["watch_signals"]
+
+
+def watch_signals(
+    loop: asyncio.AbstractEventLoop,
+    *,
+    stop: Iterable[int],
+    pass_on: Iterable[int],
+    on_stop: Callable[[int], None],
+    on_pass: Callable[[int], None],
+    on_child: Callable[[], object],
+) -> tuple[int, ...]:
+    """Have the loop tell of these signals and of children's ends; returns those that are watched.
+
+    A signal in both lists stops. A hang-up that was ignored when we began (``nohup``) stays ignored.
+    """
+    # A mask that was inherited would keep the stop signals from us; the workers shall hear them, too.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
+    calls: dict[int, Callable[[], object]] = {signal.SIGCHLD: on_child}
+    for number in pass_on:
+        calls[number] = _with(on_pass, number)
+    for number in stop:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            calls[number] = _with(on_stop, number)
+    for number, call in calls.items():
+        loop.add_signal_handler(number, call)
+    return tuple(calls)
+
+
+def _with(call: Callable[[int], None], number: int) -> Callable[[], None]:
+    return lambda: call(number)
