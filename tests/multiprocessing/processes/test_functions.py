@@ -173,14 +173,14 @@ def test_what_a_function_started_is_ended_with_it(
     assert sleepers() == []
 
 
-def test_the_exit_code_survives_that_multiprocessing_reaps_first(start: Start, method: str) -> None:
+def test_the_exit_code_survives_that_multiprocessing_reaps_first(start: Start, soon: Soon) -> None:
     import multiprocessing
 
     context = start(sys.exit, (5,))
     assert has_ended(context.fileno(), 60)
     multiprocessing.active_children()  # reaps all that have ended, as each start of a process does
 
-    assert context.reap() == {0: 5}
+    soon(lambda: context.reap() == {0: 5})
 
 
 @pytest.fixture
@@ -265,7 +265,7 @@ def test_a_signal_reaches_the_function(start: Start, soon: Soon) -> None:
 
     assert context.send_signal(signal.SIGUSR1) == [0]
     assert has_ended(context.fileno(), 60)
-    assert context.reap() == {0: -signal.SIGUSR1}
+    soon(lambda: context.reap() == {0: -signal.SIGUSR1})
     assert context.send_signal(signal.SIGUSR1) == []
 
 
