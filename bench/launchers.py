@@ -62,13 +62,7 @@ class Job:
             self.process = subprocess.Popen(
                 [*launcher.command, *map(str, arguments)],
                 cwd=self._folder.name,
-                # Equal threads for both, and no banner.
-                env={
-                    **os.environ,
-                    "BENCH_PIPE": str(pipe),
-                    "TMPDIR": self._folder.name,
-                    "OMP_NUM_THREADS": "1",
-                },
+                env=_environment(BENCH_PIPE=str(pipe), TMPDIR=self._folder.name),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
@@ -128,3 +122,15 @@ class Job:
             os.close(self._pidfd)
             os.close(self._pipe)
             self._folder.cleanup()
+
+
+def _environment(**own: str) -> dict[str, str]:
+    """
+    What both launchers get.
+
+    pip compiles what it installs, torch too. A checkout is compiled when it first runs, in the warm-up; a variable
+    that forbids to keep the byte code would make every start of ours compile sixty files.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    # Set, so that torchrun prints no banner about it.
+    return {**inherited, "OMP_NUM_THREADS": "1", **own}
