@@ -8,26 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from tests.agent.launching import LIMIT_S, last_line, start
 
 pytestmark = pytest.mark.system
-
-LIMIT_S = 60
-
-
-def start(tmp_path: Path, script: str, *flags: str, before: str = "") -> subprocess.Popen[str]:
-    """Run ``phalanx run`` on a script in a process of its own; ``before`` is code that runs first in the launcher."""
-    worker = tmp_path / "worker.py"
-    worker.write_text(textwrap.dedent(script))
-    launcher = (
-        textwrap.dedent(before) + "\nimport sys\nfrom phalanx.cli import main\nsys.exit(main(sys.argv[1:]))\n"
-    )
-    command = [sys.executable, "-c", launcher, "run", *flags, str(worker)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
 
 
 def test_a_pair_that_nobody_listed_is_recorded_and_ends_the_job_in_order_with_70(tmp_path: Path) -> None:
@@ -357,11 +344,6 @@ def test_a_line_that_had_to_wait_is_printed_in_the_end_of_a_job_that_healed(tmp_
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0
     assert "restart 1 of 1" in err
-
-
-def last_line(process: subprocess.Popen[str]) -> str:
-    _, err = process.communicate(timeout=LIMIT_S)
-    return err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("log_dir", ["logs", "/dev/null"])

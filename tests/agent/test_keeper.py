@@ -316,7 +316,7 @@ def test_the_keeper_holds_nothing_open_that_others_wait_for(agent: Callable[...,
     soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
     links = [os.readlink(entry) for entry in Path(f"/proc/{one.keeper_pid}/fd").iterdir()]
 
-    assert sorted(link.split(":")[0] for link in links) == ["/dev/null"] * 3 + ["anon_inode", "socket"]
+    assert sorted(link.split(":")[0] for link in links) == ["/dev/null"] * 6 + ["anon_inode", "socket"]
 
 
 def test_the_keeper_is_small_and_sleeps(agent: Callable[..., Agent], nap: str) -> None:

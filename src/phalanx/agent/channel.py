@@ -44,8 +44,8 @@ _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 class ChannelServer:
     """Serves the channel at ``path``. ``on_message(local_rank, message)`` is called in the event loop.
 
-    ``on_refusal`` is told, in one sentence, why a connection was ended. Only connections of the present round are
-    served; the first ``new_round`` is to come before the first worker.
+    ``connections_max`` is how many are served at a time. ``on_refusal`` is told, in one sentence, why a connection was
+    ended. Only connections of the present round are served; the first ``new_round`` is to come before the first worker.
     """
 
     def __init__(
@@ -53,10 +53,12 @@ class ChannelServer:
         path: str,
         on_message: Callable[[int, Message], None],
         *,
+        connections_max: int = 1024,
         on_refusal: Callable[[str], None] | None = None,
     ) -> None:
         self.path = path
         self.on_message = on_message
+        self._connections_max = connections_max
         self._on_refusal = on_refusal
         self.round = 0
         self.stop_line: bytes | None = None
@@ -91,6 +93,10 @@ class ChannelServer:
             self.refused(f"a connection could not be accepted: {problem.strerror}")
             loop.remove_reader(listener)
             loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
+            return
+        if len(self.connections) + len(self._introductions) >= self._connections_max:
+            self.refused(f"there are {self._connections_max} already")
+            peer.close()
             return
         task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), peer))
         self._introductions.add(task)

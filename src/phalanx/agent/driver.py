@@ -61,6 +61,8 @@ from phalanx.rendezvous.round import Round
 __all__ = ["Driver"]
 
 DRAIN_BETWEEN_ROUNDS_S = 2.0  # a console that nobody reads must not keep a job from restarting
+# A worker needs one, and one for each forked child that has something to say. More would eat our descriptors.
+CONNECTIONS_PER_WORKER, CONNECTIONS_SPARE = 4, 32
 HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
 REFUSALS_SAID_MAX = 20  # a worker that sends nonsense in a loop must not fill the console
 FOREVER_S = 1e8  # three years: threading's waits take no infinity
@@ -117,6 +119,7 @@ class Driver:
         self._channel = ChannelServer(
             os.path.join(self._folder, "agent.sock"),
             self._on_message,
+            connections_max=CONNECTIONS_PER_WORKER * self._spec.nproc + CONNECTIONS_SPARE,
             on_refusal=self._on_refusal,
         )
         handled = watch_signals(
@@ -150,8 +153,8 @@ class Driver:
         """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
         if self._bug is not None and self._workers is not None:
             # On a thread, because what is wrong with this loop is not known; the keeper does it if we are interrupted.
-            ending = self._loop.run_in_executor(None, self._workers.end_at_once, self._spec.grace_s)
             try:
+                ending = self._loop.run_in_executor(None, self._workers.end_at_once, self._spec.grace_s)
                 await self._or_hurry(ending)
             except Exception as second:  # noqa: BLE001 # one bug seldom comes alone; the first is the one to report
                 self._flight.add(self._loop.time(), "BUG", second, [])
@@ -246,7 +249,8 @@ class Driver:
         if self._tree_fd not in self._watched:
             return  # a look that was still due when the last process had been seen to end
         if self._tree.all_ended():  # a scan per death would cost a large group dearly
-            self._post(MembersRemain() if self._tree.members() else TreeEmptied())
+            self._tree.members()
+            self._post(TreeEmptied() if self._tree.is_empty else MembersRemain())
 
     def _on_message(self, local_rank: int, message: object) -> None:
         if isinstance(message, ExceptionRecorded):

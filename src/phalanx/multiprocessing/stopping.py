@@ -119,6 +119,7 @@ class Stopper:
         # Rounded up: a wait that ends early would spin until the deadline.
         poller.poll(int(timeout_s * 1000) + 1)
         if is_ending_tree and (self._tree.all_ended() or not is_supported()):
-            self._inbox.append(MembersRemain() if self._tree.members() else TreeEmptied())
+            self._tree.members()
+            self._inbox.append(TreeEmptied() if self._tree.is_empty else MembersRemain())
         if self.machine.deadline is not None and time.monotonic() >= self.machine.deadline:
             self._inbox.append(DeadlinePassed())

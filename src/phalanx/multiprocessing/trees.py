@@ -14,7 +14,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from phalanx.multiprocessing.pidfd import is_supported
@@ -32,6 +32,7 @@ from phalanx.records import Struct
 __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
 _GONE = "ZX"
+_RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
 _MARK = b"PHALANX_JOB="
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
@@ -78,6 +79,11 @@ class ProcessTree:
         include_own_children: bool = False,
         born_ticks: int | None = None,
     ) -> None:
+        self._reserve: list[int] = []
+        self._is_blind = False
+        self._is_closed = False
+        with self._room():
+            pass
         self._token = os.fsencode(job)
         self._spare = {os.getpid(), *spare}
         self._include_own_children = include_own_children
@@ -112,8 +118,9 @@ class ProcessTree:
         """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
         # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
         # not from the next. "Nobody" is believed when it is said twice.
-        members = self._last_scan = self._scan() or self._scan()
-        if not members:
+        with self._room():
+            members = self._last_scan = self._scan() or self._scan()
+        if self.is_empty:
             self._forget_the_dead()
         if self._epoll is not None:
             self._watch()
@@ -129,7 +136,9 @@ class ProcessTree:
             key = (member.pid, member.start_ticks, signum)
             if key in self._signalled:
                 continue
-            if _send_checked(member, signum):
+            with self._room():
+                is_sent = _send_checked(member, signum)
+            if is_sent:
                 signalled.append(member)
                 if signum != signal.SIGKILL:
                     self._signalled.add(key)
@@ -137,8 +146,8 @@ class ProcessTree:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the last scan, by ``members()`` or ``send()``, found nobody."""
-        return not self._last_scan
+        """Whether the last scan, by ``members()`` or ``send()``, found nobody, and could look."""
+        return not self._last_scan and not self._is_blind
 
     def fileno(self) -> int:
         """A descriptor that is readable when processes that the last scan found have ended; ask ``all_ended()`` then.
@@ -176,6 +185,9 @@ class ProcessTree:
 
     def close(self) -> None:
         """Close the descriptors behind ``fileno()``; idempotent."""
+        self._is_closed = True
+        with self._room():
+            pass
         for fd in self._watched.values():
             os.close(fd)
         self._watched.clear()
@@ -206,7 +218,25 @@ class ProcessTree:
 
     # Scanning
 
+    @contextlib.contextmanager
+    def _room(self) -> Iterator[None]:
+        """Let go of the reserve, so that a process that has no descriptor left can still look and kill."""
+        while self._reserve:
+            os.close(self._reserve.pop())
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                while not self._is_closed and len(self._reserve) < _RESERVED:
+                    self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+
     def _scan(self) -> list[JobProcess]:
+        try:
+            os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            self._is_blind = False
+        except OSError:  # another thread was faster than our reserve: nobody seen is not nobody there
+            self._is_blind = True
+            return []
         return [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
             for stat in self._closure(read_all())
