@@ -107,7 +107,8 @@ def test_a_stop_signal_that_was_blocked_when_we_began_is_heard(tmp_path: Path) -
 def test_children_that_the_launchers_shell_had_before_are_strangers(tmp_path: Path, nap: str) -> None:
     """``daemon & exec phalanx run …``: what was our child before we became a launcher is not the job's."""
     script = (
-        f"(while [ ! -e up ]; do sleep 0.05; done; (setsid sleep {nap} &); touch born; sleep 600) >/dev/null 2>&1 & echo $!;"
+        f"(while [ ! -e up ]; do sleep 0.05; done; (setsid sleep {nap} &); touch born; sleep 600)"
+        " >/dev/null 2>&1 & echo $!;"
         f' exec {sys.executable} -m phalanx run --no-python sh -c "touch up; while [ ! -e born ]; do sleep 0.05; done"'
     )
     process = subprocess.Popen(["bash", "-c", script], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
