@@ -91,6 +91,20 @@ def test_a_warning_signal_at_any_moment_never_ends_the_launcher(tmp_path: Path) 
         assert process.returncode == 0
 
 
+def test_a_storm_of_signals_wakes_the_launcher_and_never_hangs_it(tmp_path: Path) -> None:
+    process = start(
+        tmp_path,
+        """
+        import os, signal
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        for _ in range(200_000):
+            os.kill(os.getppid(), signal.SIGUSR1)
+        """,
+    )
+    process.communicate(timeout=2 * LIMIT_S)
+    assert process.returncode == 0
+
+
 def test_a_stop_signal_that_was_blocked_when_we_began_is_heard(tmp_path: Path) -> None:
     process = start(
         tmp_path,

@@ -32,6 +32,10 @@ def watch_signals(
             calls[number] = _with(on_stop, number)
     for number, call in calls.items():
         loop.add_signal_handler(number, call)
+    # asyncio leaves the warning about a full wake-up socket on. In a storm of signals the interpreter then takes a lock
+    # inside the signal handler, which the interrupted main thread may hold: a launcher was seen to sleep for ever. Full
+    # means that the loop is being woken already.
+    signal.set_wakeup_fd(signal.set_wakeup_fd(-1), warn_on_full_buffer=False)
     return tuple(calls)
 
 
