@@ -1,8 +1,6 @@
 """``python -m phalanx …`` is the ``phalanx`` command."""
 
-import sys
-
-from phalanx.cli import main
+from phalanx.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

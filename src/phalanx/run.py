@@ -2,7 +2,7 @@
 
 import sys
 
-from phalanx.cli import main
+from phalanx.cli import command
 
 if __name__ == "__main__":
-    sys.exit(main(["run", *sys.argv[1:]]))
+    command(["run", *sys.argv[1:]])

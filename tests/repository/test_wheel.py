@@ -38,7 +38,7 @@ def test_it_has_the_licence_and_the_command_and_needs_no_other_package(wheel: zi
 
     commands = configparser.ConfigParser()
     commands.read_string(wheel.read(by_name["entry_points.txt"]).decode())
-    assert dict(commands["console_scripts"]) == {"phalanx": "phalanx.cli:main"}
+    assert dict(commands["console_scripts"]) == {"phalanx": "phalanx.cli:command"}
 
     metadata = wheel.read(by_name["METADATA"]).decode()
     needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 from collections import deque
@@ -112,6 +113,7 @@ class Driver:
 
     async def run(self) -> Ended:
         """Run the job to its end: workers gone, logs drained. The caller prints what is still to be said."""
+        gc.enable()  # a command starts without it
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         self._ended: asyncio.Future[Verdict] = self._loop.create_future()
@@ -349,8 +351,6 @@ class Driver:
         else:
             self._tree_fd = self._tree.fileno()
             self._watch(self._tree_fd, self._on_tree_changed)
-            # Who ended before the descriptor was armed wakes nobody: look once.
-            self._loop.call_soon(self._on_tree_changed)
 
     def _name_stuck(self, command: NameStuck) -> None:
         for member in self._tree.members():

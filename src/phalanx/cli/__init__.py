@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 from phalanx.cli.mistakes import UsageError, nearest
 
-__all__ = ["main"]
+__all__ = ["command", "main"]
 
 _COMMANDS = ("run",)
 
@@ -24,6 +25,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:  # before the launcher took over the signals: nothing has been started yet
         return 130
+
+
+def command(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run the command as a process of its own: ends it, without the interpreter's leave-taking.
+
+    That would take a fifth of a short job's time to free, object by object, what the kernel frees at once. By now no
+    thread, child or unwritten file of ours is left; what was printed is flushed here.
+    """
+    import gc
+    import os
+
+    gc.disable()  # the imports of a start make no garbage; the agent turns it on again
+    code = main(argv)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            continue  # nobody reads it any more
+    os._exit(code)
 
 
 def _main(words: list[str]) -> int:
