@@ -19,6 +19,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -107,8 +108,9 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.token = secrets.token_hex(16)
-        self.temp = folder / "tmp"
-        self.temp.mkdir()
+        # Short, as on most machines: pytest's own folders are too deep for the names of Unix sockets.
+        self._temp = tempfile.TemporaryDirectory(prefix="black-box-", ignore_cleanup_errors=True)
+        self.temp = Path(self._temp.name)
         self.events: list[Event] = []
         self._half_line = b""
         pipe = folder / "told"
@@ -261,6 +263,7 @@ class Job:
             self.process.wait(LIMIT_S)
             os.close(self._pidfd)
             os.close(self._pipe)
+            self._temp.cleanup()
             for output in self._outputs:
                 output.close()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.system.launch import Launch, Script
 
 FAILS_UNTIL = """
-    import os, socket, sys
+    import os, socket, sys, time
     from telling import tell
 
     restart = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -21,10 +21,13 @@ FAILS_UNTIL = """
             can_bind = True
     tell("begun", can_bind=can_bind, **{name: os.environ[name] for name in names})
     print("attempt", restart, "rank", rank)
+    open(f"begun-{restart}-{rank}", "w").close()
+    # A rank that is asked to stop in its first moments would have told and printed nothing.
+    while not os.path.exists(f"begun-{restart}-{1 - rank}"):
+        time.sleep(0.01)
     if rank == 1 and restart < int(sys.argv[1]):
         raise RuntimeError(f"failure of attempt {restart}")
     if restart < int(sys.argv[1]):
-        import time
         time.sleep(1000)
 """
 
