@@ -27,7 +27,7 @@ demo: $(VENV)/package.stamp
 	$(BIN)/python examples/demo.py
 
 test: lint $(VENV)/test.stamp
-	PHALANX_SLOW_TESTS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/lint.stamp
 	$(BIN)/ruff format --check .

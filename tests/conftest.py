@@ -30,7 +30,7 @@ _OF_A_WORKER = (
 
 # The suite may itself run inside a worker of some launcher; no test is to see that job's variables.
 for _name in [name for name in os.environ if name.startswith(_OURS) or name in _OF_A_WORKER]:
-    if _name not in ("PHALANX_BIN", "PHALANX_SLOW_TESTS"):  # the settings of the system tests
+    if _name != "PHALANX_BIN":  # the setting of the system tests
         del os.environ[_name]
 
 

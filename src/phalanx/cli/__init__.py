@@ -6,8 +6,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from phalanx.cli.mistakes import UsageError, nearest
-
 __all__ = ["command", "main"]
 
 _COMMANDS = ("run",)
@@ -18,6 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     2 is a mistake on the command line; the other codes are those of ``phalanx run``.
     """
+    from phalanx.cli.mistakes import UsageError
+
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
     except UsageError as mistake:
@@ -48,6 +48,8 @@ def command(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _main(words: list[str]) -> int:
+    from phalanx.cli.mistakes import UsageError, nearest
+
     command, *rest = words or [""]
     if command == "run":
         from phalanx.cli import run
