@@ -336,7 +336,9 @@ subprocess.run(["sh", "-c", f"(env -i setsid sleep {sys.argv[2]} &); exit 0"])
 spared = subprocess.Popen(["sleep", "1000"])
 tree.spare(spared.pid)
 fd = tree.fileno()
-print(*(one.command for one in tree.members()))
+while (found := [one.command for one in tree.members()]) in ([], ["sh"], ["env"], ["setsid"]):
+    time.sleep(0.01)  # on its way from one exec to the next
+print(*found)
 tree.send(signal.SIGKILL)
 assert has_ended(fd, 30) and tree.all_ended() and not tree.members()
 assert spared.poll() is None
