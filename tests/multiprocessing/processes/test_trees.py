@@ -379,3 +379,29 @@ assert (spared.wait(), worker.wait()) == (3, 4)
 """,
         job,
     )
+
+
+def test_a_process_without_a_free_descriptor_still_finds_and_kills_by_its_reserve(nap: str, job: str) -> None:
+    found = run_in_a_process_of_its_own(
+        """
+import os, resource, signal, subprocess, sys
+from phalanx.multiprocessing.trees import ProcessTree
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+tree = ProcessTree(sys.argv[1])
+child = subprocess.Popen(["sleep", sys.argv[2]])
+tree.add(child.pid)
+taken = []
+try:
+    while True:
+        taken.append(os.open(os.devnull, os.O_RDONLY))
+except OSError:
+    pass
+signalled = [one.pid for one in tree.send(signal.SIGKILL)]
+print(signalled == [child.pid], child.wait())
+tree.members()
+print(tree.is_empty)
+""",
+        job,
+        nap,
+    )
+    assert found.split() == ["True", "-9", "True"]
