@@ -81,7 +81,6 @@ class Driver:
         self._tree = ProcessTree(
             spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans
         )
-        self._tree_fd = -1
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._inbox: deque[object] = deque()
         self._pumping = False
@@ -248,8 +247,6 @@ class Driver:
             self._loop.add_reader(fd, self._on_workers_ready)
 
     def _on_tree_changed(self) -> None:
-        if self._tree_fd not in self._watched:
-            return  # a look that was still due when the last process had been seen to end
         if self._tree.all_ended():  # a scan per death would cost a large group dearly
             self._tree.members()
             self._post(TreeEmptied() if self._tree.is_empty else MembersRemain())
@@ -349,8 +346,7 @@ class Driver:
         if self._tree.is_empty:
             self._post(TreeEmptied())
         else:
-            self._tree_fd = self._tree.fileno()
-            self._watch(self._tree_fd, self._on_tree_changed)
+            self._watch(self._tree.fileno(), self._on_tree_changed)
 
     def _name_stuck(self, command: NameStuck) -> None:
         for member in self._tree.members():
