@@ -10,17 +10,16 @@ deadline was frozen, could hear no renewal, and grants every lease one full ttl 
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping
 from enum import Enum
-from heapq import heappop, heappush, heapreplace
-from itertools import islice
 from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.records import Struct
 from phalanx.store import snapshot as form
+from phalanx.store.history import HISTORY_MAX, History, Notice
+from phalanx.store.items import Items
+from phalanx.store.leases import Lease, Leases
 from phalanx.store.limits import TTL_MAX_S, find_mistake
 from phalanx.store.port import (
     Answer,
@@ -57,13 +56,8 @@ __all__ = [
     "WatchClosed",
 ]
 
-HISTORY_MAX = 8192  # revisions; a job of a thousand nodes makes some three thousand in a round
-HISTORY_BYTES_MAX = 8 * 1024 * 1024  # an agent that hosts the store is to stay below 40 MiB
 TOTAL_BYTES_MAX = 64 * 1024 * 1024
-# How much later than its deadline a machine may be stepped before it counts as frozen. A holder renews three times in
-# a ttl: a quarter of it leaves room for one renewal that was missed, and a busy loop of ours is rarely that late.
-LATE_TTLS = 0.25
-LATE_MIN_S = 0.5
+LEASES_MAX = 100_000
 
 
 class StoreState(Enum):
@@ -167,42 +161,16 @@ class EndWatch(Struct):
 Commands = list[Answered | Failed | Notify | EndWatch]
 
 
-class Lease:
-    """A lease as it is now. To be read; only the machine writes."""
-
-    __slots__ = ("expires_at", "keys", "renewals", "ttl_s")
-
-    def __init__(self, ttl_s: float, expires_at: float, renewals: int = 0) -> None:
-        self.ttl_s = ttl_s
-        self.expires_at = expires_at
-        self.renewals = renewals
-        """Grows with each renewal: who loads snapshots sees by it that the holder lives."""
-        self.keys: set[str] = set()
-
-
 class StoreMachine(Machine[StoreState]):
     """See the module's docstring. ``revision`` begins with 1 (etcd's) and grows by one with each change."""
 
     def __init__(self, *, history_max: int = HISTORY_MAX, total_bytes_max: int = TOTAL_BYTES_MAX) -> None:
         self.state = StoreState.OPEN
-        self.revision = 1
-        self.leases: dict[int, Lease] = {}
+        self.leases = Leases()
         self._last_lease = 0
-        self._history_max = history_max
         self._total_bytes_max = total_bytes_max
-        self._items: dict[str, KeyValue] = {}
-        self._keys: list[str] = []  # sorted; the order of code points is that of the UTF-8 bytes
-        self._bytes = 0
-        self._history: deque[Batch] = deque()  # of consecutive revisions, up to the current one
-        self._history_bytes = 0
-        self._watches: dict[str, dict[Hashable, int]] = {}  # prefix → watch → first revision
-        self._prefixes: dict[Hashable, str] = {}
-        self._lengths: Counter[int] = (
-            Counter()
-        )  # of the watched prefixes: a key has one prefix of each length
-        self._watched_from = 0  # above all first revisions seen so far
-        self._due: list[tuple[float, int]] = []  # heap; an entry may be earlier than its lease's true end
-        self._look_at: float | None = None
+        self._items = Items()
+        self._history = History(history_max)
 
     @classmethod
     def restore(cls, snapshot: Mapping[str, Any], now: float) -> StoreMachine:
@@ -222,22 +190,26 @@ class StoreMachine(Machine[StoreState]):
                 self._last_lease,
                 tuple(self._items.values()),
                 {number: (lease.ttl_s, lease.renewals) for number, lease in self.leases.items()},
-                tuple(self._history) if with_history else (),
+                self._history.batches if with_history else (),
             )
         )
 
     @property
+    def revision(self) -> int:
+        """The current revision."""
+        return self._history.revision
+
+    @property
     def first_revision(self) -> int:
         """The first revision that a watch may begin with."""
-        first = self.revision + 1 - len(self._history)
-        return 1 if first == 2 else first  # the first change makes revision 2: nothing is missing before it
+        return self._history.first_revision
 
     def step(self, event: object, now: float) -> Commands:
         """As every machine does; also lengthens the leases after a freeze, and sets the next deadline."""
         if self.deadline is not None and now > self.deadline:
-            self._forgive(now - self.deadline, now)
+            self.leases.forgive(now - self.deadline, now)
         commands = super().step(event, now)
-        self._set_deadline(now)
+        self.deadline = self.leases.next_look(now)
         return commands
 
     # Transactions
@@ -267,8 +239,10 @@ class StoreMachine(Machine[StoreState]):
             if put.lease and put.lease not in self.leases:
                 return _no_lease(put.lease)
         more = sum(len(put.value) + len(put.key) for put in puts)
-        if puts and self._bytes + more > self._total_bytes_max:
-            return Refused(f"The store is full: it holds {self._bytes} bytes, and {more} more were to come.")
+        if puts and self._items.size + more > self._total_bytes_max:
+            return Refused(
+                f"The store is full: it holds {self._items.size} bytes, and {more} more were to come."
+            )
         return None
 
     def _perform(self, operation: Operation, revision: int, changes: list[Change]) -> tuple[KeyValue, ...]:
@@ -276,43 +250,29 @@ class StoreMachine(Machine[StoreState]):
             self._put(operation, revision, changes)
             return ()
         if operation.is_prefix:
-            found = self._under(operation.key)
+            found = self._items.under(operation.key)
         else:
             found = (self._items[operation.key],) if operation.key in self._items else ()
         if isinstance(operation, Delete):
             self._remove(found, revision, changes)
         return found
 
-    def _under(self, prefix: str) -> tuple[KeyValue, ...]:
-        keys, items, found = self._keys, self._items, []
-        for place in range(bisect_left(keys, prefix), len(keys)):
-            if not keys[place].startswith(prefix):
-                break
-            found.append(items[keys[place]])
-        return tuple(found)
-
     def _put(self, put: Put, revision: int, changes: list[Change]) -> None:
         key, old = put.key, self._items.get(put.key)
         if old is None:
-            insort(self._keys, key)
             item = KeyValue(key, put.value, revision, revision, 1, put.lease)
-            self._bytes += len(key)
         else:
             item = KeyValue(key, put.value, old.create_revision, revision, old.version + 1, put.lease)
-            self._bytes -= len(old.value)
             if old.lease:
                 self.leases[old.lease].keys.discard(key)
-        self._bytes += len(put.value)
-        self._items[key] = item
+        self._items.write(item)
         if put.lease:
             self.leases[put.lease].keys.add(key)
         changes.append(Change(item))
 
     def _remove(self, found: Iterable[KeyValue], revision: int, changes: list[Change]) -> None:
         for item in found:
-            del self._items[item.key]
-            del self._keys[bisect_left(self._keys, item.key)]
-            self._bytes -= len(item.key) + len(item.value)
+            self._items.remove(item)
             if item.lease:
                 self.leases[item.lease].keys.discard(item.key)
             changes.append(Change(KeyValue(item.key, b"", 0, revision, 0), is_delete=True))
@@ -321,65 +281,15 @@ class StoreMachine(Machine[StoreState]):
 
     def _publish(self, changes: list[Change]) -> list[Notify]:
         """Make the changes the next revision, and hand them out. Nothing happens without a change."""
-        if not changes:
-            return []
-        self.revision += 1
-        batch = Batch(self.revision, tuple(changes))
-        self._remember(batch)
-        return self._notices(batch)
-
-    def _remember(self, batch: Batch) -> None:
-        self._history.append(batch)
-        self._history_bytes += _size(batch)
-        while len(self._history) > self._history_max or self._history_bytes > HISTORY_BYTES_MAX:
-            self._history_bytes -= _size(self._history.popleft())
-
-    def _notices(self, batch: Batch) -> list[Notify]:
-        found: dict[str, list[Change]] = {}
-        for change in batch.changes:
-            key = change.kv.key
-            for length in self._lengths:
-                if length <= len(key) and (prefix := key[:length]) in self._watches:
-                    found.setdefault(prefix, []).append(change)
-        notices = []
-        for prefix, changes in found.items():
-            watches = self._watches[prefix]
-            ready = tuple(watches)
-            if self._watched_from > batch.revision:
-                ready = tuple(watch for watch in watches if watches[watch] <= batch.revision)
-            own = batch if len(changes) == len(batch.changes) else Batch(batch.revision, tuple(changes))
-            if ready:
-                notices.append(Notify(ready, own))
-        return notices
+        return _notify(self._history.append(changes)) if changes else []
 
     def _watch(self, event: WatchAsked, now: float) -> Commands:
         if event.from_revision < self.first_revision:
             return [EndWatch(event.watch, self._compacted(event.from_revision))]
-        self._watches.setdefault(event.prefix, {})[event.watch] = event.from_revision
-        self._prefixes[event.watch] = event.prefix
-        self._lengths[len(event.prefix)] += 1
-        self._watched_from = max(self._watched_from, event.from_revision)
-        notices: Commands = []
-        for batch in self._since(event.from_revision):
-            changes = tuple(change for change in batch.changes if change.kv.key.startswith(event.prefix))
-            if changes:
-                notices.append(Notify((event.watch,), Batch(batch.revision, changes)))
-        return notices
-
-    def _since(self, revision: int) -> Iterable[Batch]:
-        before = len(self._history) - (self.revision + 1 - revision)
-        return islice(self._history, max(0, before), None)
+        return [*_notify(self._history.watch(event.watch, event.prefix, event.from_revision))]
 
     def _watch_closed(self, event: WatchClosed, now: float) -> None:
-        prefix = self._prefixes.pop(event.watch, None)
-        if prefix is None:
-            return
-        del self._watches[prefix][event.watch]
-        if not self._watches[prefix]:
-            del self._watches[prefix]
-        self._lengths[len(prefix)] -= 1
-        if not self._lengths[len(prefix)]:
-            del self._lengths[len(prefix)]
+        self._history.unwatch(event.watch)
 
     def _compacted(self, revision: int) -> Compacted:
         return Compacted(f"History begins with revision {self.first_revision}; {revision} was asked for.")
@@ -389,19 +299,15 @@ class StoreMachine(Machine[StoreState]):
     def _grant(self, event: GrantAsked, now: float) -> Commands:
         if not 0 < event.ttl_s <= TTL_MAX_S:
             return [Failed(event.caller, Refused(f"A lease cannot last {event.ttl_s} seconds."))]
+        if len(self.leases) >= LEASES_MAX:
+            return [Failed(event.caller, Refused(f"The store has {LEASES_MAX} leases already."))]
         number = event.lease or self._last_lease + 1
         if number in self.leases:
             return [Failed(event.caller, Refused(f"There is a lease {number} already."))]
         if not event.lease:
             self._last_lease = number
-        self._add_lease(number, Lease(event.ttl_s, now + event.ttl_s), now)
+        self.leases.add(number, Lease(event.ttl_s, now + event.ttl_s), now)
         return [Answered(event.caller, number)]
-
-    def _add_lease(self, number: int, lease: Lease, now: float) -> None:
-        self.leases[number] = lease
-        heappush(self._due, (lease.expires_at, number))
-        look_at = now + lease.ttl_s * LATE_TTLS
-        self._look_at = look_at if self._look_at is None else min(self._look_at, look_at)
 
     def _renew(self, event: RenewAsked, now: float) -> Commands:
         lease = self.leases.get(event.lease)
@@ -425,83 +331,46 @@ class StoreMachine(Machine[StoreState]):
 
     def _deadline_passed(self, event: DeadlinePassed, now: float) -> list[Notify]:
         notices: list[Notify] = []
-        while (top := self._next_due()) is not None and top[0] <= now:
+        while (top := self.leases.next_due()) is not None and top[0] <= now:
             notices += self._end_lease(top[1])
         return notices
-
-    def _next_due(self) -> tuple[float, int] | None:
-        """The lease that ends first, and when."""
-        while self._due:
-            at, number = self._due[0]
-            lease = self.leases.get(number)
-            if lease is None:
-                heappop(self._due)
-            elif lease.expires_at > at:  # renewed since: one entry per lease, moved when it comes up
-                heapreplace(self._due, (lease.expires_at, number))
-            else:
-                return self._due[0]
-        return None
-
-    def _forgive(self, late_s: float, now: float) -> None:
-        """Lengthen the leases whose renewals we were probably too frozen to hear."""
-        for lease in self.leases.values():
-            if late_s > max(LATE_TTLS * lease.ttl_s, LATE_MIN_S):
-                lease.expires_at = now + lease.ttl_s
-
-    def _set_deadline(self, now: float) -> None:
-        top = self._next_due()
-        if top is None:
-            self.deadline = self._look_at = None
-            return
-        # We also wake a few times within a ttl, only to notice that we were frozen: a freeze that ends just before a
-        # lease does would otherwise leave its holder, whose renewals it swallowed, no time to be heard.
-        if self._look_at is None or now >= self._look_at:
-            self._look_at = now + LATE_TTLS * min(lease.ttl_s for lease in self.leases.values())
-        self.deadline = min(top[0], self._look_at)
 
     # Snapshots
 
     def _snapshot_loaded(self, event: SnapshotLoaded, now: float) -> Commands:
         contents = form.load(event.snapshot)
         seen, leases = self.revision, self.leases
-        self.revision, self._last_lease = contents.revision, contents.last_lease
-        self._items = {item.key: item for item in contents.items}
-        self._keys = sorted(self._items)
-        self._bytes = sum(len(item.key) + len(item.value) for item in contents.items)
-        self.leases, self._due = {}, []
+        self._last_lease = contents.last_lease
+        self._items = Items(contents.items)
+        self.leases = Leases()
         for number, (ttl_s, renewals) in contents.leases.items():
             old = leases.get(number)
             is_silent = old is not None and old.renewals == renewals and old.ttl_s == ttl_s
             ends_at = old.expires_at if old is not None and is_silent else now + ttl_s
-            self._add_lease(number, Lease(ttl_s, ends_at, renewals), now)
+            self.leases.add(number, Lease(ttl_s, ends_at, renewals), now)
         for item in contents.items:
             if item.lease:
                 self.leases[item.lease].keys.add(item.key)
-        self._history.clear()
-        self._history_bytes = 0
-        for batch in contents.history:
-            self._remember(batch)
-        if seen + 1 < self.first_revision or self.revision < seen:
-            return self._end_watches(seen)
-        return [notice for batch in self._since(seen + 1) for notice in self._notices(batch)]
+        self._history.replace(contents.revision, contents.history)
+        if self.revision < seen:
+            return self._end_watches(StoreReset("The store has gone back to an older state."))
+        if seen + 1 < self.first_revision:
+            return self._end_watches(self._compacted(seen + 1))
+        return [*_notify(self._history.notices_since(seen + 1))]
 
-    def _end_watches(self, seen: int) -> Commands:
+    def _end_watches(self, error: StoreError) -> Commands:
         ends: Commands = []
-        for watch in tuple(self._prefixes):
-            self._watch_closed(WatchClosed(watch), 0.0)
-            is_older = self.revision < seen
-            error = StoreReset("The store has gone back to an older state.") if is_older else None
-            ends.append(EndWatch(watch, error or self._compacted(seen + 1)))
+        for watch in self._history.watches:
+            self._history.unwatch(watch)
+            ends.append(EndWatch(watch, type(error)(*error.args)))
         return ends
 
     def check(self) -> None:
         """Assert what holds after each step and costs nothing to look at."""
-        assert len(self._keys) == len(self._items), "the sorted keys are not the keys"
-        assert self._bytes >= 0, "more was deleted than written"
-        assert not self._history or self._history[-1].revision == self.revision, (
-            "a revision is not in history"
-        )
-        assert len(self._due) >= len(self.leases), "nothing will end a lease"
+        assert len(self._items.ordered) == len(self._items), "the sorted keys are not the keys"
+        assert self._items.size >= 0, "more was deleted than written"
+        assert self.first_revision <= self.revision + 1, "a revision that is to come is in history"
+        assert (self.leases.next_due() is None) == (not self.leases), "nothing will end a lease"
 
     table: ClassVar[dict[type, dict[StoreState, Arrow | Void]]] = {
         TransactionAsked: {StoreState.OPEN: _transaction},
@@ -519,5 +388,5 @@ def _no_lease(number: int) -> LeaseExpired:
     return LeaseExpired(f"Lease {number} has ended, or never was.")
 
 
-def _size(batch: Batch) -> int:
-    return sum(len(change.kv.key) + len(change.kv.value) for change in batch.changes)
+def _notify(notices: list[Notice]) -> list[Notify]:
+    return [Notify(watches, batch) for watches, batch in notices]
