@@ -1,0 +1,196 @@
+"""Simulated machines: their clocks, the processes of a job on them, and the keeper that outlives its agent.
+
+What is here is the kernel's part and the keeper's. It knows nothing of rounds or stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from signal import SIGKILL, SIGTERM
+from typing import Protocol
+
+from phalanx.testing.timeline import Entry, NodeClock, Timeline
+
+__all__ = ["Keeper", "Node", "Process", "ProcessLife"]
+
+DEATH_S = (0.0005, 0.02)  # from SIGKILL to the exit
+KEEPER_WAKE_S = (0.0005, 0.02)
+
+
+class ProcessLife(Protocol):
+    """What a process does with its life."""
+
+    def signalled(self, process: Process, number: int) -> None:
+        """A signal other than SIGKILL arrived."""
+
+    def ended(self, process: Process) -> None:
+        """It has ended; ``process.exit_code`` says how."""
+
+
+class Process:
+    """One process of a job on a node."""
+
+    __slots__ = ("_killed", "exit_code", "is_worker", "job", "life", "node", "pid", "why")
+
+    def __init__(self, node: Node, pid: int, job: str, life: ProcessLife, *, is_worker: bool) -> None:
+        self.node = node
+        self.pid = pid
+        self.job = job
+        self.life = life
+        self.is_worker = is_worker
+        self.exit_code: int | None = None
+        self.why = ""
+        self._killed: Entry | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """It runs, or could run if its node were not suspended."""
+        return self.exit_code is None
+
+    def signal(self, number: int, why: str = "") -> None:
+        """Deliver a signal; nothing happens to the dead."""
+        if not self.is_alive or self._killed is not None:
+            return
+        if number == SIGKILL:
+            self._killed = self.node.after(
+                self.node.rng.uniform(*DEATH_S), self.end, -SIGKILL, why or "killed"
+            )
+        else:
+            self.life.signalled(self, number)
+
+    def end(self, exit_code: int, why: str) -> None:
+        """It exits."""
+        if not self.is_alive:
+            return
+        self.exit_code = exit_code
+        self.why = why
+        if self._killed is not None:
+            self._killed.cancel()
+        self.node.processes.pop(self.pid, None)
+        self.life.ended(self)
+
+
+class Node:
+    """A machine. Suspended, nothing on it happens, and its entries happen after it has resumed."""
+
+    def __init__(self, timeline: Timeline, name: str, rng: Random, clock: NodeClock) -> None:
+        self.timeline = timeline
+        self.name = name
+        self.rng = rng
+        self.clock = clock
+        self.boot_id = f"boot-{name}"
+        self.processes: dict[int, Process] = {}
+        self.keepers: list[Keeper] = []
+        self.is_suspended = False
+        self._next_pid = 100
+        self._late: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    def after(self, delay_s: float, callback: Callable[..., object], *args: object) -> Entry:
+        """Let something happen on this node after a while."""
+        return self.timeline.after(delay_s, self._happen, callback, args)
+
+    def _happen(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+        if self.is_suspended:
+            self._late.append((callback, args))
+        else:
+            callback(*args)
+
+    def start_process(self, job: str, life: ProcessLife, *, is_worker: bool) -> Process:
+        """Start a process of a job."""
+        self._next_pid += 1
+        process = Process(self, self._next_pid, job, life, is_worker=is_worker)
+        self.processes[process.pid] = process
+        return process
+
+    def of_job(self, job: str) -> list[Process]:
+        """The live processes of a job."""
+        return [process for process in self.processes.values() if process.job == job]
+
+    def suspend(self) -> None:
+        """Stop the whole machine, as a hypervisor does. Its boot-time clock goes on."""
+        self.is_suspended = True
+        self.clock.suspend()
+
+    def resume(self) -> None:
+        """Let it go on; what was due meanwhile happens within milliseconds."""
+        self.is_suspended = False
+        self.clock.resume()
+        late, self._late = self._late, []
+        for callback, args in late:
+            self.after(self.rng.uniform(0.0, 0.005), callback, *args)
+
+    def lose_power(self) -> None:
+        """Everything on it is gone at once."""
+        for keeper in self.keepers:
+            keeper.is_gone = True
+        self.keepers.clear()
+        for process in list(self.processes.values()):
+            process.end(-SIGKILL, "its node lost power")
+
+
+class Keeper:
+    """Kills a job's processes when its agent is gone or the fence falls. ``gone`` is told when it has."""
+
+    def __init__(self, node: Node, job: str, gone: Callable[[], None]) -> None:
+        self._node = node
+        self._job = job
+        self._gone = gone
+        self._fence: Entry | None = None
+        self.is_gone = False
+        node.keepers.append(self)
+
+    def fence(self, deadline: float | None) -> None:
+        """Kill the job when the node's boot-time clock shows ``deadline``; None: never."""
+        if self._fence is not None:
+            self._fence.cancel()
+            self._fence = None
+        if deadline is None or self.is_gone:
+            return
+        due = max(self._node.timeline.now, self._node.clock.true_at_boottime(deadline))
+        delay_s = due - self._node.timeline.now
+        self._fence = self._node.after(delay_s, self._fall, "the fence fell")
+
+    def agent_is_gone(self) -> None:
+        """The agent has died without saying that all is done."""
+        self._node.after(self._node.rng.uniform(*KEEPER_WAKE_S), self._fall, "its agent died")
+
+    def done(self) -> None:
+        """The job has ended in order."""
+        if self._fence is not None:
+            self._fence.cancel()
+        self._leave()
+
+    def _fall(self, why: str) -> None:
+        if self.is_gone:
+            return
+        members = self._node.of_job(self._job)
+        if not members:
+            self._leave()
+            self._gone()
+            return
+        for process in members:
+            process.signal(SIGKILL, f"killed by the keeper: {why}")
+        self._node.after(max(DEATH_S), self._fall, why)  # it scans until it finds none
+
+    def _leave(self) -> None:
+        self.is_gone = True
+        if self in self._node.keepers:
+            self._node.keepers.remove(self)
+
+
+class Leftover:
+    """A child that outlives its worker. ``is_deaf``: only SIGKILL ends it."""
+
+    def __init__(self, is_deaf: bool, ended: Callable[[Process], None]) -> None:
+        self._is_deaf = is_deaf
+        self._ended = ended
+
+    def signalled(self, process: Process, number: int) -> None:
+        """It ends of SIGTERM unless it is deaf."""
+        if number == SIGTERM and not self._is_deaf:
+            process.node.after(process.node.rng.uniform(*DEATH_S), process.end, -number, "a child, asked")
+
+    def ended(self, process: Process) -> None:
+        """Tell."""
+        self._ended(process)

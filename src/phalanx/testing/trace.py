@@ -1,0 +1,155 @@
+"""What happened in a world, in the order of true time: for the checkers, and to be read when one of them complains.
+
+An observation is what somebody outside could see: a process that begins or ends, a verdict, a fault. Nothing of it
+is told by an agent about itself but its verdict and its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.records import Struct
+from phalanx.rendezvous.round import Round
+
+__all__ = [
+    "AgentCrashed",
+    "AgentEnded",
+    "AgentStarted",
+    "Fault",
+    "Healed",
+    "Line",
+    "Observation",
+    "StopSignalled",
+    "Trace",
+    "WorkerEnded",
+    "WorkerStarted",
+]
+
+
+class AgentStarted(Struct):
+    """An agent process began on a node; ``agent`` is ``<node>.<how many there were>``."""
+
+    agent: str
+
+
+class AgentEnded(Struct):
+    """It came to its end by itself. ``verdict`` is what it would say, ``last_words`` what it printed."""
+
+    agent: str
+    exit_code: int
+    verdict: object
+    last_words: str
+    is_orderly: bool
+
+
+class AgentCrashed(Struct):
+    """It was killed, alone or with its node."""
+
+    agent: str
+
+
+class StopSignalled(Struct):
+    """Somebody outside sent a stop signal to an agent."""
+
+    agent: str
+    signal: int
+
+
+class WorkerStarted(Struct):
+    """A process of the user's program began."""
+
+    agent: str
+    pid: int
+    round: Round
+    local_rank: int
+
+
+class WorkerEnded(Struct):
+    """A process of the user's program ended, or was lost with its node. ``why`` is for people."""
+
+    agent: str
+    pid: int
+    exit_code: int
+    why: str
+
+
+class Fault(Struct):
+    """Something bad that the scenario did."""
+
+    kind: str
+    target: str
+    rank: int | None = None
+    """The rank whose own fault it is; None: nobody's but the world's."""
+
+
+class Healed(Struct):
+    """No more faults from here on: now progress is demanded."""
+
+
+class Line(Struct):
+    """Something that an agent said."""
+
+    agent: str
+    text: str
+
+
+Observation = (
+    AgentStarted
+    | AgentEnded
+    | AgentCrashed
+    | StopSignalled
+    | WorkerStarted
+    | WorkerEnded
+    | Fault
+    | Healed
+    | Line
+)
+
+
+class Trace:
+    """The observations of one world. Checkers listen; each sees all, in order."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._listeners: list[Callable[[float, Any], None]] = []
+        self.entries: list[tuple[float, Observation]] = []
+
+    def listen(self, listener: Callable[[float, Any], None]) -> None:
+        """Call ``listener(at, observation)`` for each from now on."""
+        self._listeners.append(listener)
+
+    def add(self, observation: Observation) -> None:
+        """It happened now."""
+        at = self._now()
+        self.entries.append((at, observation))
+        for listener in self._listeners:
+            listener(at, observation)
+
+    def text(self, last: int | None = None) -> str:
+        """Every observation as a line, or the last ones."""
+        entries = self.entries if last is None else self.entries[-last:]
+        return "\n".join(f"{at:10.3f}  {_line(one)}" for at, one in entries)
+
+
+def _line(one: Observation) -> str:
+    match one:
+        case Line(agent, text):
+            return f"{agent}: {text}"
+        case WorkerStarted(agent, pid, settled, local_rank):
+            return (
+                f"{agent}: round {settled.number} begins rank {settled.rank(local_rank)} of {settled.world_size} "
+                f"(pid {pid}, node {settled.group_rank} of {settled.group_world_size}, restart count "
+                f"{settled.restart_count}, master {settled.master_addr}:{settled.master_port}, "
+                f"reason {settled.reason!r})"
+            )
+        case WorkerEnded(agent, pid, exit_code, why):
+            return f"{agent}: pid {pid} ended with {exit_code} ({why})"
+        case Fault(kind, target, rank):
+            return f"*** {kind} {target}{'' if rank is None else f' (rank {rank})'}"
+        case Healed():
+            return "*** all is healed"
+        case AgentEnded(agent, exit_code, verdict, _, _):
+            return f"{agent}: the agent ended with exit code {exit_code}: {verdict!r}"
+        case _:
+            return repr(one)

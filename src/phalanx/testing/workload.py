@@ -1,0 +1,183 @@
+"""The user's program of a simulated job: workers that work together, and notice when one of them is gone.
+
+They do what training scripts do: need a while to begin, obey a stop signal late or never, leave children behind,
+record an exception and take seconds to exit, and fail with "Connection reset by peer" when a peer has died.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from phalanx.records import Struct
+from phalanx.rendezvous.round import Round
+from phalanx.testing.nodes import Leftover, Node, Process
+from phalanx.testing.timeline import Entry, Timeline
+from phalanx.testing.trace import Trace, WorkerEnded, WorkerStarted
+
+__all__ = ["Employer", "Habits", "Worker", "Workload"]
+
+PEER_GONE = "RuntimeError: [Errno 104] Connection reset by peer"
+SWITCHED_OFF_S = (0.05, 30.0)  # nobody says good-bye for a machine without power: time-outs tell
+
+
+class Habits(Struct, kw_only=True):
+    """How the user's program behaves. Pairs are the least and the greatest of a time in seconds."""
+
+    asked_s: tuple[float, float] = (0.01, 2.0)
+    """From a stop signal to the exit."""
+    deaf: float = 0.03
+    """How many workers ignore SIGTERM."""
+    leaves_child: float = 0.05
+    deaf_child: float = 0.3
+    breaks_s: tuple[float, float] = (0.01, 1.0)
+    """From the end of a peer to the collective that fails of it."""
+    hangs: float = 0.3
+    """How many workers never notice that a peer is gone."""
+    ends_within_s: float = 5.0
+    """How far apart workers come to their normal end."""
+
+
+class Employer(Struct):
+    """Who started a worker, and what it wants to be told."""
+
+    agent: str
+    ended: Callable[[Worker], None]
+    recorded: Callable[[Worker, str], None]
+    """It has recorded an exception."""
+    child_ended: Callable[[], None]
+
+
+class Worker:
+    """One worker of one round."""
+
+    def __init__(
+        self, workload: Workload, node: Node, job: str, employer: Employer, settled: Round, local_rank: int
+    ) -> None:
+        self.round = settled
+        self.local_rank = local_rank
+        self.employer = employer
+        self.message = ""
+        """Of the exception that it recorded."""
+        self.is_peer_trouble = False
+        """It fails because another one is gone."""
+        self._workload = workload
+        habits, rng = workload.habits, workload.rng
+        self._is_deaf = rng.random() < habits.deaf
+        self._hangs = rng.random() < habits.hangs
+        self._is_dying = False
+        self._end: Entry | None = None
+        self.process = node.start_process(job, self, is_worker=True)
+        if rng.random() < habits.leaves_child:
+            child = Leftover(rng.random() < habits.deaf_child, lambda _: employer.child_ended())
+            node.start_process(job, child, is_worker=False)
+
+    @property
+    def rank(self) -> int:
+        """Its global rank."""
+        return self.round.rank(self.local_rank)
+
+    @property
+    def is_healthy(self) -> bool:
+        """It works, and nothing has gone wrong yet."""
+        return self.process.is_alive and not self._is_dying
+
+    def finish_after(self, delay_s: float) -> None:
+        """Come to the normal end."""
+        if self.process.is_alive and not self._is_dying:
+            self._end = self.process.node.after(delay_s, self._finish)
+
+    def _finish(self) -> None:
+        if not self._is_dying:
+            self.process.end(0, "done")
+
+    def fail(self, exit_code: int, *, message: str = "", exit_after_s: float = 0.0) -> None:
+        """Fail: record an exception if there is a message, and exit after a while."""
+        if not self.is_healthy:
+            return
+        self._is_dying = True
+        if message:
+            self.message = message
+            self.employer.recorded(self, message)
+            self._workload.trouble(self)
+        self.process.node.after(exit_after_s, self.process.end, exit_code, message or "its own fault")
+
+    def lose_peer(self, delay_s: float) -> None:
+        """A peer is gone: the next collective fails, unless this worker never takes part in one again."""
+        if self._hangs or not self.is_healthy:
+            return
+        self.process.node.after(delay_s, self._break)
+
+    def _break(self) -> None:
+        self.is_peer_trouble = self.is_healthy
+        self.fail(1, message=PEER_GONE, exit_after_s=self._workload.rng.uniform(0.0, 0.2))
+
+    def signalled(self, process: Process, number: int) -> None:
+        """Obey a stop signal after a while, with the code of the signal or of an own handler."""
+        if self._is_deaf or self._is_dying:
+            return
+        self._is_dying = True
+        rng = self._workload.rng
+        code = -number if rng.random() < 0.7 else rng.choice((0, 1))
+        process.node.after(rng.uniform(*self._workload.habits.asked_s), process.end, code, "asked to stop")
+
+    def ended(self, process: Process) -> None:
+        """Tell everybody whom it concerns."""
+        if self._end is not None:
+            self._end.cancel()
+        self._workload.worker_ended(self)
+        self.employer.ended(self)
+
+
+class Workload:
+    """All workers of a job, on all nodes."""
+
+    def __init__(self, timeline: Timeline, rng: Random, trace: Trace, habits: Habits) -> None:
+        self.rng = rng
+        self.habits = habits
+        self.workers: dict[int, set[Worker]] = {}
+        """Round number → live workers."""
+        self._timeline = timeline
+        self._trace = trace
+        self._is_finishing = False
+
+    @property
+    def live(self) -> list[Worker]:
+        """Every live worker, in an order that depends on nothing but the seed."""
+        everyone = (worker for number in sorted(self.workers) for worker in self.workers[number])
+        return sorted(everyone, key=lambda one: (one.round.number, one.rank, one.process.node.name))
+
+    def start(self, node: Node, job: str, employer: Employer, settled: Round, local_rank: int) -> Worker:
+        """Start a worker."""
+        worker = Worker(self, node, job, employer, settled, local_rank)
+        self.workers.setdefault(settled.number, set()).add(worker)
+        self._trace.add(WorkerStarted(employer.agent, worker.process.pid, settled, local_rank))
+        if self._is_finishing:
+            worker.finish_after(self.rng.uniform(0.1, self.habits.ends_within_s))
+        return worker
+
+    def finish(self) -> None:
+        """The work is done: workers come to their normal end, those of later rounds too."""
+        self._is_finishing = True
+        for worker in self.live:
+            worker.finish_after(self.rng.uniform(0.1, self.habits.ends_within_s))
+
+    def trouble(self, culprit: Worker, within_s: tuple[float, float] | None = None) -> None:
+        """Let the peers of a worker notice that it is gone, or as good as gone."""
+        peers = self.workers.get(culprit.round.number, ())
+        for peer in sorted(peers, key=lambda one: (one.rank, one.process.node.name)):
+            if peer is not culprit:
+                peer.lose_peer(self.rng.uniform(*(within_s or self.habits.breaks_s)))
+
+    def worker_ended(self, worker: Worker) -> None:
+        """For the worker itself."""
+        process = worker.process
+        exit_code = process.exit_code
+        assert exit_code is not None
+        peers = self.workers[worker.round.number]
+        peers.discard(worker)
+        if not peers:
+            del self.workers[worker.round.number]
+        self._trace.add(WorkerEnded(worker.employer.agent, process.pid, exit_code, process.why))
+        if exit_code != 0:
+            self.trouble(worker, SWITCHED_OFF_S if process.why == "its node lost power" else None)
