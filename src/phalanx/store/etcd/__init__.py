@@ -1,0 +1,60 @@
+"""The store on an etcd v3 cluster (extra ``[etcd]``). grpclib and protobuf load when a cluster is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.store.port import Get, Refused
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
+
+if TYPE_CHECKING:
+    from phalanx.store.etcd.store import EtcdV3Store
+
+__all__ = ["open_etcd"]
+
+
+async def open_etcd(
+    endpoints: str | Sequence[str],
+    *,
+    protocol: str = "http",
+    ca_cert: str | None = None,
+    ssl_cert: str | None = None,
+    ssl_cert_key: str | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    prefix: str = "",
+    attempt_s: float = 1.5,
+    pulse_s: float = 10.0,
+) -> EtcdV3Store:
+    """Open an etcd cluster of version 3.4 or newer, and make sure that it answers.
+
+    ``endpoints`` are ``host:port``, ``[ipv6]:port`` or URLs, several also separated by commas; ``protocol``, http or
+    https, is for those that are no URLs. ``ca_cert``, ``ssl_cert`` and ``ssl_cert_key`` are files, by torchelastic's
+    names. ``attempt_s`` limits one attempt; ``pulse_s`` is how long a member may be silent before a watch doubts it.
+
+    Raises ``Unclear`` when no member answers, and ``Refused`` when trying again is of no use: without the extra, with
+    a certificate that is not trusted, without the permission to read ``prefix``.
+    """
+    try:
+        from phalanx.store.etcd.members import Members
+        from phalanx.store.etcd.session import Session
+        from phalanx.store.etcd.store import EtcdV3Store
+    except ImportError as error:
+        sentence = "The etcd backend needs more packages: pip install 'phalanx-launcher[etcd]'"
+        raise Refused(f"{sentence} ({error}).") from error
+    from phalanx.store.etcd.endpoints import Tls, parse_endpoints
+
+    found = parse_endpoints(endpoints, protocol=protocol)
+    needs_tls = any(endpoint.is_tls for endpoint in found)
+    context = Tls(ca_cert=ca_cert, cert=ssl_cert, key=ssl_cert_key).context() if needs_tls else None
+    members = Members(found, context=context, look_up_s=attempt_s)
+    store = EtcdV3Store(
+        Session(members, user=user, password=password, attempt_s=attempt_s, pulse_s=pulse_s), prefix=prefix
+    )
+    try:
+        await store.transaction(then=(Get(prefix or "/"),))
+    except BaseException:
+        await store.close()
+        raise
+    return store
