@@ -53,6 +53,10 @@ def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: st
         "standalone": False,
         "error_file": None,
         "error_handler": None,
+        "node_rank": None,
+        "secret": None,
+        "exit_barrier_s": None,
+        "straggler_s": None,
     }
 
 
@@ -61,7 +65,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "nnodes": ("1:1", {"min_nodes": 1, "max_nodes": 1}),
     "nproc-per-node": ("3", {"nproc": 3}),
     "standalone": ("1", {"standalone": True}),
-    "node-rank": ("0", {}),
+    "node-rank": ("0", {"node_rank": 0}),
     "module": ("1", {"module": True}),
     "no-python": ("1", {"no_python": True}),
     "run-path": ("1", {"module": False, "no_python": False}),
@@ -70,6 +74,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "shutdown-timeout": ("2.5", {"grace_s": 2.5}),
     "signals-to-handle": ("SIGTERM", {"stop_signals": (signal.SIGTERM,)}),
     "pass-signals": ("SIGCONT", {"pass_signals": (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)}),
+    "straggler-timeout": ("60", {"straggler_s": 60.0}),
+    "exit-barrier-timeout": ("300", {"exit_barrier_s": 300.0}),
     "monitor-interval": ("5", {}),
     "error-file": ("e.json", {"error_file": "e.json"}),
     "error-handler": ("pkg.errors:Handler", {"error_handler": "pkg.errors:Handler"}),
@@ -87,6 +93,7 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "rdzv-endpoint": ("host:1", {"rdzv_endpoint": "host:1"}),
     "rdzv-id": ("job 7", {"run_id": "job 7"}),
     "rdzv-conf": ("a=1", {"rdzv_conf": {"a": "1"}}),
+    "secret-file": ("/proc/sys/kernel/ostype", {"secret": b"Linux"}),
     "local-addr": ("10.0.0.1", {"local_addr": "10.0.0.1"}),
     "role": ("trainer", {"role": "trainer"}),
     "master-addr": ("10.0.0.2", {"master_addr": "10.0.0.2"}),
@@ -151,8 +158,21 @@ def test_a_range_of_nodes_on_a_standalone_node_is_one_node_that_meets_nobody(
     [
         (
             ["--nnodes", "1:4"],
-            "--nnodes: starts with this node alone; others cannot join a job of this version yet",
+            "--nnodes: with the static backend all 4 nodes are waited for, and none may leave",
         ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "c10d"],
+            "--rdzv-endpoint: not given: nodes meet on localhost:29400, which this machine alone can reach",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0", "--master-addr", "node0"],
+            "--master-addr: has no effect with c10d and several nodes, any of which may have rank 0; see --local-addr",
+        ),
+        (
+            ["--rdzv-conf", "last_cal_timeout=3"],
+            "--rdzv-conf: nobody knows the key 'last_cal_timeout', perhaps last_call_timeout; it has no effect",
+        ),
+        (["--rdzv-conf", "zzz=3"], "--rdzv-conf: nobody knows the key 'zzz'; it has no effect"),
         (["--node-rank", "1"], "--node-rank 1 has no effect: this job has one node, and its rank is 0"),
         (
             ["--event-log-handler", "console"],
@@ -169,6 +189,37 @@ def test_what_torchrun_takes_and_has_no_effect_here_is_one_line_of_warning(
 ) -> None:
     values(*flags)
     assert capsys.readouterr().err == f"phalanx: warning: {warning}\n"
+
+
+def test_a_secret_may_be_in_a_variable_which_a_file_overrules(values: Values) -> None:
+    assert values(environ={"PHALANX_SECRET": "s3cret"})["secret"] == b"s3cret"
+    found = values("--secret-file", "/proc/sys/kernel/ostype", environ={"PHALANX_SECRET": "s3cret"})
+    assert found["secret"] == b"Linux"
+
+
+def test_an_empty_job_id_counts_as_not_given(values: Values) -> None:
+    assert values("--rdzv-id=")["run_id"] is None
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        # One node has nobody to meet, whatever else stands there: templates of clusters are filled in so.
+        ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "7"],
+        ["--nnodes", "1:1", "--rdzv-backend", "etcd", "--rdzv-endpoint", "etcd:2379"],
+        ["--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"],
+        ["--nnodes", "1:4", "--standalone", "--rdzv-backend", "file"],
+        ["--nnodes", "2", "--node-rank", "1", "--master-addr", "node0", "--master-port", "29501"],
+        ["--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0", "--node-rank", "9"],
+        ["--nnodes=2", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=https://h0:2379", "--rdzv-id=7"],
+    ],
+    ids=" ".join,
+)
+def test_what_people_type_is_taken_without_a_word(
+    flags: list[str], values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values(*flags)
+    assert capsys.readouterr().err == ""
 
 
 def test_user_signals_in_the_list_of_stop_signals_are_passed_on(values: Values) -> None:
@@ -213,9 +264,38 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
             "--rdzv-backend: 'c10' is not one of static, c10d, etcd, etcd-v2, file; did you",
         ),
         (
-            ["--nnodes", "2"],
+            ["--nnodes", "2", "--node-rank", "2"],
             {},
-            "--nnodes: at least 2 nodes are asked for, and several machines are not supported",
+            "--node-rank: there is no node 2 among 2; ranks go from 0 to 1",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "etcd"],
+            {},
+            "--rdzv-id: not given, and jobs share an etcd; give every node of the job the same id",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "file", "--rdzv-id", "7"],
+            {},
+            "--rdzv-endpoint: not given; name a folder that every node sees",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "c10d"],
+            {"PET_RDZV_ENDPOINT": "node0:port"},
+            "PET_RDZV_ENDPOINT: 'port' is no port",
+        ),
+        (
+            ["--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "h0,h1"],
+            {},
+            "--rdzv-endpoint: 2 endpoints cannot outvote one another; name one, three or five hosts",
+        ),
+        (["--rdzv-conf", "timeout=soon"], {}, "--rdzv-conf: timeout must be a time in seconds, not 'soon'"),
+        (["--rdzv-conf", "run_id=7"], {}, "--rdzv-conf: run_id is no key of it; --rdzv-id says it"),
+        (["--secret-file", "/no/such"], {}, "--secret-file: cannot read the file '/no/such': No such file"),
+        (["--secret-file", "/dev/null"], {}, "--secret-file: the file '/dev/null' is empty"),
+        (
+            ["--secret-file", "/dev/zero"],
+            {},
+            "--secret-file: the file '/dev/zero' is no secret: it has more than",
         ),
         (
             ["--nnodes", "2:4", "--standalone"],
@@ -289,7 +369,7 @@ def test_a_missing_script_in_a_folder_that_is_gone_is_a_mistake(
 
 def test_no_log_folder_is_made_for_a_job_that_is_refused(values: Values, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        values("--log-dir", str(tmp_path / "logs"), "--nnodes", "2")
+        values("--log-dir", str(tmp_path / "logs"), "--nnodes", "2", "--node-rank", "2")
     assert not (tmp_path / "logs").exists()
 
 

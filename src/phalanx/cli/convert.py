@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
 __all__ = [
+    "backend",
     "choice",
     "comma_list",
     "count",
@@ -27,6 +28,7 @@ __all__ = [
     "port",
     "rank_set",
     "seconds",
+    "secret",
     "signals",
     "size",
     "streams",
@@ -36,6 +38,8 @@ __all__ = [
 ]
 
 TAIL_BYTES_MAX = 16 << 20
+SECRET_BYTES_MAX = 4096  # a key is 32 bytes; a file that is larger was named by mistake
+_BACKENDS = ("static", "c10d", "etcd", "etcd-v2", "file")
 _YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "f", "no", "n", "off"})
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -189,6 +193,33 @@ def error_handler(raw: str) -> str:
     from phalanx.launcher.plugins import resolve_error_handler
 
     return resolve_error_handler(raw)
+
+
+def backend(raw: str) -> str:
+    """Return the name of a rendezvous backend: one of ours, or that of an installed plug-in."""
+    if raw not in _BACKENDS:
+        from phalanx.launcher.plugins import is_rendezvous_handler
+
+        if not is_rendezvous_handler(raw):
+            raise ValueError(
+                f"{raw!r} is not one of {', '.join(_BACKENDS)}{nearest(raw, _BACKENDS) or ', nor a plug-in'}"
+            )
+    return raw
+
+
+def secret(raw: str) -> bytes:
+    """Return what a secret file holds, without the end of its last line. Its rights are not judged."""
+    try:
+        with open(raw, "rb") as file:
+            found = file.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise ValueError(f"cannot read the file {raw!r}: {error.strerror}") from None
+    if len(found) > SECRET_BYTES_MAX:
+        raise ValueError(f"the file {raw!r} is no secret: it has more than {SECRET_BYTES_MAX} bytes")
+    found = found.rstrip(b"\r\n")
+    if not found:
+        raise ValueError(f"the file {raw!r} is empty")
+    return found
 
 
 def signals(raw: str) -> tuple[tuple[signal.Signals, ...], tuple[str, ...]]:

@@ -11,9 +11,11 @@ from phalanx.cli.options import GROUPS, HELP, OPTIONS, VERSION, Option
 
 __all__ = ["phalanx_page", "reference", "run_page", "version"]
 
+_OURS = " (not in torchrun)"
 _EXIT_CODES = """\
 exit codes: 0 success; otherwise the first failing rank's own code, 128+N if it died of signal N or the launcher was
-asked to stop by signal N; 2 a mistake on the command line; 70 a bug of ours, with a record of it.
+asked to stop by signal N; 2 a mistake on the command line; 70 a bug of ours, with a record of it; 75 no round could be
+formed, or the store is lost.
 """
 
 
@@ -37,7 +39,7 @@ usage: phalanx run [flags] SCRIPT [the script's own arguments]
 Starts n copies of a program, watches them, and keeps the job going when they fail.
 
 commands:
-  run    start a job on this machine; phalanx run --help lists its flags
+  run    start a job, or this machine's part of one; phalanx run --help lists its flags
 """
 
 
@@ -46,9 +48,9 @@ def run_page() -> str:
     page = argparse.ArgumentParser(
         prog="phalanx run",
         usage="phalanx run [flags] SCRIPT [the script's own arguments]",
-        description="Start copies of a program on this machine and keep the job going when they fail. Flags may also "
-        "be written with _ for -, be shortened while they stay unique, and be given as PET_<FLAG> in the environment. "
-        "What follows SCRIPT belongs to the script.",
+        description="Start copies of a program on this machine, and with several nodes on others, as one job, and keep "
+        "the job going when workers or machines fail. Flags may also be written with _ for -, be shortened while they "
+        "stay unique, and be given as PET_<FLAG> in the environment. What follows SCRIPT belongs to the script.",
         epilog=_EXIT_CODES,
         add_help=False,
     )
@@ -82,7 +84,19 @@ def reference() -> str:
         tables.append(
             "\n".join([f"### {title}", "", "| flag | variables | default | |", "|---|---|---|---|", *rows])
         )
-    return "\n\n".join(tables) + "\n"
+    return "\n\n".join([*tables, _keys()]) + "\n"
+
+
+def _keys() -> str:
+    from phalanx.launcher.conf import SETTINGS
+
+    rows = [
+        f"| `{one.key}` | {one.of} | {one.default} | {one.help}{'' if one.torchrun else _OURS} |"
+        for one in SETTINGS
+    ]
+    return "\n".join(
+        ["### keys of --rdzv-conf", "", "| key | backends | default | |", "|---|---|---|---|", *rows]
+    )
 
 
 def _row(option: Option) -> str:
@@ -90,7 +104,7 @@ def _row(option: Option) -> str:
     flags = ", ".join(f"`{one}`" for one in ([f"-{option.short}"] if option.short else []) + [flag])
     variables = ", ".join(f"`{variable}`" for variable in option.variables)
     default = f"`{option.default}`" if option.default and not option.is_switch else ""
-    mark = "" if option.torchrun else " (not in torchrun)"
+    mark = "" if option.torchrun else _OURS
     cells = (flags, variables, default, option.help + mark)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -19,6 +19,7 @@ from phalanx.cli.words import CommandLine, read_words
 __all__ = ["launch_values", "main"]
 
 EX_TEMPFAIL = 75  # sysexits.h
+SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
 _ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -31,6 +32,7 @@ def main(words: Sequence[str]) -> int:
         print(manual.run_page() if line.wants is HELP else manual.version(), end="")
         return 0
     values = launch_values(line, os.environ)
+    os.environ.pop(SECRET, None)  # it is the agents', and workers inherit what is left here
 
     # All of the agent is imported here: a mistake above costs none of it.
     from phalanx.launcher import RunOptions, run_command
@@ -57,50 +59,60 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
             "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
         )
     module, no_python = _kind_of_program(line.script, values)
-    min_nodes, max_nodes = _nodes(values, origins)
     stop_signals, pass_signals = _signals(
         values, origins, stop_is_given=texts["signals_to_handle"] is not None
     )
-    _check_port_range(values["rdzv_conf"].get("master_port_range"), origins["rdzv_conf"])
-    _check_log_dir(values["log_dir"], origins["log_dir"])
     if values["event_log_handler"] != "null":
         name = f"{origins['event_log_handler']} {values['event_log_handler']}"
         warn(f"{name} has no effect: this version records no events yet")
+    _check_nodes(values, origins)
     master_addr, master_port = _master(values, origins)
-    return {
+    fields = {
+        **{name: values[name] for name in _AS_GIVEN},
         "nproc": values["nproc_per_node"],
-        "min_nodes": min_nodes,
-        "max_nodes": max_nodes,
+        "min_nodes": values["nnodes"][0],
+        "max_nodes": values["nnodes"][1],
         "entrypoint": line.script,
         "args": line.arguments,
         "module": module,
         "no_python": no_python,
-        "run_id": values["rdzv_id"],
-        "role": values["role"],
-        "max_restarts": values["max_restarts"],
-        "start_method": values["start_method"],
-        "log_dir": values["log_dir"],
-        "redirects": values["redirects"],
-        "tee": values["tee"],
-        "local_ranks_filter": values["local_ranks_filter"],
-        "duplicate_stdout_filters": values["duplicate_stdout_filters"],
-        "duplicate_stderr_filters": values["duplicate_stderr_filters"],
-        "log_line_prefix_template": values["log_line_prefix_template"],
-        "stderr_tail": values["stderr_tail"],
-        "log_max_size": values["log_max_size"],
+        "run_id": values["rdzv_id"] or None,
         "stop_signals": stop_signals,
         "pass_signals": pass_signals,
         "grace_s": values["shutdown_timeout"],
         "master_addr": master_addr,
         "master_port": master_port,
-        "local_addr": values["local_addr"],
-        "rdzv_backend": values["rdzv_backend"],
-        "rdzv_endpoint": values["rdzv_endpoint"],
-        "rdzv_conf": values["rdzv_conf"],
-        "standalone": values["standalone"],
-        "error_file": values["error_file"],
-        "error_handler": values["error_handler"],
+        "secret": values["secret_file"] or environ.get(SECRET, "").encode() or None,
+        "exit_barrier_s": values["exit_barrier_timeout"],
+        "straggler_s": values["straggler_timeout"],
     }
+    _check_meeting(fields, origins)
+    _check_log_dir(values["log_dir"], origins["log_dir"])
+    return fields
+
+
+_AS_GIVEN = (
+    "duplicate_stderr_filters",
+    "duplicate_stdout_filters",
+    "error_file",
+    "error_handler",
+    "local_addr",
+    "local_ranks_filter",
+    "log_dir",
+    "log_line_prefix_template",
+    "log_max_size",
+    "max_restarts",
+    "node_rank",
+    "rdzv_backend",
+    "rdzv_conf",
+    "rdzv_endpoint",
+    "redirects",
+    "role",
+    "standalone",
+    "start_method",
+    "stderr_tail",
+    "tee",
+)
 
 
 class _Text(NamedTuple):
@@ -172,49 +184,47 @@ def _check_log_dir(log_dir: str | None, origin: str) -> None:
         raise UsageError(f"{origin}: cannot write into the folder {log_dir!r}; check its permissions")
 
 
-def _check_port_range(raw: str | None, origin: str) -> None:
-    if raw is None:
-        return
-    from phalanx.launcher.command import port_range
-
-    try:
-        port_range(raw)
-    except ValueError as reason:
-        raise UsageError(f"{origin}: {reason}") from None
-
-
-def _nodes(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[int, int]:
+def _check_nodes(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     smallest, largest = values["nnodes"]
-    if smallest > 1:
-        reason = "several machines are not supported by this version"
-        if values["standalone"]:
-            reason = "with --standalone there is one node"
-        raise UsageError(f"{origins['nnodes']}: at least {smallest} nodes are asked for, and {reason}")
-    if largest > 1 and not values["standalone"]:
-        warn(
-            f"{origins['nnodes']}: starts with this node alone; others cannot join a job of this version yet"
+    if smallest > 1 and values["standalone"]:
+        raise UsageError(
+            f"{origins['nnodes']}: at least {smallest} nodes are asked for, and with --standalone there is one node"
         )
-    if values["rdzv_backend"] not in ("static", "c10d"):
-        warn(f"{origins['rdzv_backend']} {values['rdzv_backend']} has no effect: this job has one node")
-    if values["node_rank"] > 0:
+    if values["node_rank"] and (largest == 1 or values["standalone"]):
         warn(
             f"{origins['node_rank']} {values['node_rank']} has no effect: this job has one node, and its rank is 0"
         )
-    return smallest, largest
+
+
+def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Find what is wrong with the words about other nodes; a plain job on one machine has none."""
+    if (fields["standalone"] or fields["max_nodes"] == 1) and not fields["rdzv_conf"]:
+        return
+    from phalanx.launcher.meeting import MeetingError, meeting_of
+    from phalanx.launcher.options import RunOptions
+
+    try:
+        meeting = meeting_of(RunOptions(**fields))
+    except MeetingError as reason:
+        raise UsageError(f"{origins[reason.about]}: {reason}") from None
+    for about, sentence in meeting.warnings:
+        warn(f"{origins[about]}: {sentence}")
 
 
 def _master(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[str | None, int | None]:
     """Return what the user says of rank 0's address; the static backend takes it from its endpoint, too."""
     address, port = values["master_addr"], values["master_port"]
     endpoint = values["rdzv_endpoint"]
-    if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint:
+    is_one_of_many = values["nnodes"][1] > 1  # their meeting reads the endpoint
+    if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint or is_one_of_many:
         return address, port
-    host, colon, digits = endpoint.rpartition(":")
-    if not colon or endpoint.endswith("]"):
-        host, digits = endpoint, ""
-    if digits and not (digits.isdecimal() and int(digits) < 65536):
-        raise UsageError(f"{origins['rdzv_endpoint']}: {digits!r} is no port")
-    return host.strip("[]") or address, int(digits) if digits else port
+    from phalanx.launcher.endpoints import read_endpoint
+
+    try:
+        master = read_endpoint(endpoint)
+    except ValueError as reason:
+        raise UsageError(f"{origins['rdzv_endpoint']}: {reason}") from None
+    return master.host, master.port or port
 
 
 def _signals(

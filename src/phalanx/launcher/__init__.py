@@ -1,6 +1,26 @@
-"""From what a user asked for to a running agent."""
+"""From what a user asked for to a running agent.
 
-from phalanx.launcher.command import run_command
-from phalanx.launcher.options import RunOptions
+The names load when they are used: what only checks a command line needs no agent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from phalanx.launcher.command import run_command
+    from phalanx.launcher.options import RunOptions
 
 __all__ = ["RunOptions", "run_command"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "RunOptions":
+        from phalanx.launcher.options import RunOptions
+
+        return RunOptions
+    if name == "run_command":
+        from phalanx.launcher.command import run_command
+
+        return run_command
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from signal import Signals
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import JobSpec
 from phalanx.errors import boot_file
 from phalanx.launcher.environment import PYTHON, worker_environment
+from phalanx.launcher.meeting import Meeting, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.multiprocessing.procfs import own_children
@@ -29,7 +30,7 @@ LOCAL_RANK_MACRO = "${local_rank}"
 
 
 def run_command(options: RunOptions) -> int:
-    """Run a command as a job on this machine and return the launcher's exit code.
+    """Run a command as this node's part of a job and return the launcher's exit code.
 
     Raises ``LogDirError`` when the log folder cannot be written and ``ValueError``, with a sentence, for a value that
     cannot be used; both before any worker has started.
@@ -44,17 +45,22 @@ def run_command(options: RunOptions) -> int:
         stderr_tail=options.stderr_tail,
         max_bytes=options.log_max_size,
     )
+    meeting = meeting_of(options)
+    if meeting.membership.max_nodes > 1:
+        print("phalanx: error: several machines are not supported by this version", file=sys.stderr)
+        return 2
+    for notice in meeting.notices:
+        print(f"phalanx: {notice}", file=sys.stderr)
     try:
-        return run_job(job_of(options, logs))
+        return run_job(job_of(options, logs, meeting))
     finally:
         logs.discard_if_empty()
 
 
-def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
+def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
     """The agent's view of what was asked for. Raises ``ValueError``."""
     command, arguments = command_line(options)
     token = os.urandom(16).hex()
-    run_id = options.run_id or token[:12]
     handler = None if options.error_handler is None else resolve_error_handler(options.error_handler)
     return JobSpec(
         name=options.entrypoint,
@@ -64,10 +70,10 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
             one.replace(LOCAL_RANK_MACRO, str(local_rank)) for one in arguments
         ),
         environment=partial(
-            worker_environment,
+            _environment,
+            meeting,
             os.environ,
             role=options.role,
-            run_id=run_id,
             max_restarts=options.max_restarts,
             stop_signals=",".join(Signals(number).name for number in options.stop_signals),
             job_token=token,
@@ -83,9 +89,9 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         rendezvous=SoloRendezvous(
             options.nproc,
-            master_addr=options.master_addr or options.local_addr,
-            master_port=options.master_port,
-            port_range=port_range(options.rdzv_conf.get("master_port_range")),
+            master_addr=meeting.membership.master_addr,
+            master_port=meeting.membership.master_port,
+            port_range=meeting.master_port_range,
         ),
         nproc=options.nproc,
         job_token=token,
@@ -98,6 +104,18 @@ def job_of(options: RunOptions, logs: LogsSpecs) -> JobSpec:
         duplicate_stderr_filters=options.duplicate_stderr_filters,
         error_file=options.error_file,
     )
+
+
+def _environment(
+    meeting: Meeting,
+    inherited: Mapping[str, str],
+    settled: Round,
+    local_rank: int,
+    agent_socket: str,
+    **known: Any,
+) -> dict[str, str]:
+    """A worker's environment. The job's id is asked for late: without ``--rdzv-id`` the store's host makes it."""
+    return worker_environment(inherited, settled, local_rank, agent_socket, run_id=meeting.run_id(), **known)
 
 
 def is_logging(*choices: Std | Mapping[int, Std]) -> bool:
@@ -134,13 +152,3 @@ def command_line(options: RunOptions) -> tuple[str, tuple[str, ...]]:
     python = os.environ.get(PYTHON) or sys.executable
     program = ("-m", options.entrypoint) if options.module else (options.entrypoint,)
     return python, ("-u", boot_file(), *program, *options.args)
-
-
-def port_range(text: str | None) -> range | None:
-    """``a-b`` of ``--rdzv-conf master_port_range=a-b``, both ends included. Raises ``ValueError`` with a sentence."""
-    if text is None:
-        return None
-    low, _, high = text.partition("-")
-    if not (low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high) < 65536):
-        raise ValueError(f"master_port_range must be two ports as in 29500-29600, not {text!r}")
-    return range(int(low), int(high) + 1)

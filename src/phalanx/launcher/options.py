@@ -48,11 +48,19 @@ class RunOptions(Struct, kw_only=True):
     master_addr: str | None
     master_port: int | None
     local_addr: str | None
-    # How several machines would meet; on one machine the answer is known.
+    # How several machines meet; on one machine the answer is known.
     rdzv_backend: str
     rdzv_endpoint: str
     rdzv_conf: Mapping[str, str]
     standalone: bool
     error_file: str | None
+    node_rank: int | None = None
+    """The node's rank where ranks are fixed by hand (static; None is 0), else a hint for the order of nodes."""
+    secret: bytes | None = None
+    """What authenticates the agents of a job to each other; None: a key derived from run id and endpoint."""
+    exit_barrier_s: float | None = None
+    """How long a node whose workers have succeeded waits for the other nodes; None: as long as they run."""
+    straggler_s: float | None = None
+    """How long workers may go on after the first one of their node has succeeded; None: as long as they like."""
     error_handler: str | None = None
     """``module:name`` of the error handler for workers, or the name of an entry point that has it."""

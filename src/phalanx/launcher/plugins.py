@@ -7,9 +7,10 @@ each of hundreds of processes.
 
 from __future__ import annotations
 
-__all__ = ["ERROR_HANDLERS", "resolve_error_handler"]
+__all__ = ["ERROR_HANDLERS", "RENDEZVOUS_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
 
 ERROR_HANDLERS = "phalanx.error_handlers"
+RENDEZVOUS_HANDLERS = ("phalanx.rendezvous_handlers", "torchrun.handlers")
 
 
 def resolve_error_handler(name: str) -> str:
@@ -24,3 +25,10 @@ def resolve_error_handler(name: str) -> str:
             return one.value
     known = ", ".join(sorted({one.name for one in found})) or "none is installed"
     raise ValueError(f"no error handler is called {name!r} (entry points of {ERROR_HANDLERS}: {known})")
+
+
+def is_rendezvous_handler(name: str) -> bool:
+    """Whether an installed distribution offers a rendezvous backend of this name."""
+    from importlib.metadata import entry_points
+
+    return any(one.name == name for group in RENDEZVOUS_HANDLERS for one in entry_points(group=group))

@@ -1,0 +1,105 @@
+"""How the nodes of a job meet: from what was asked for to a node's membership and the store that it opens.
+
+The rules are those of docs/machines.md. Nothing is resolved, connected or started here: what is wrong with the words
+is said before anything is, and ``open_store`` is called by the agent, in its loop. A node that meets nobody needs none
+of the code for many, and loads none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from phalanx.records import Struct
+from phalanx.rendezvous.settings import MembershipSettings
+
+if TYPE_CHECKING:
+    from phalanx.launcher.conf import Conf
+    from phalanx.launcher.options import RunOptions
+    from phalanx.store.port import Store
+
+__all__ = ["Meeting", "MeetingError", "is_alone", "meeting_of", "meeting_of_one", "read_settings"]
+
+
+class MeetingError(ValueError):
+    """Words that do not go together. ``about`` names the option (as a field of the option table) that is to change."""
+
+    def __init__(self, about: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.about = about
+
+
+class Meeting(Struct, kw_only=True):
+    """One node's part in a job, and its way to the others."""
+
+    membership: MembershipSettings
+    """``run_id`` is empty if only the store can tell it: nobody gave one, and the host makes it."""
+    open_store: Callable[[], Awaitable[Store]]
+    """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""
+    run_id: Callable[[], str]
+    """The job's id; known at the latest when the store has been opened."""
+    master_port_range: range | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
+    """(option as in ``MeetingError``, sentence): what has another effect than the words promise."""
+    notices: tuple[str, ...] = ()
+    """What the user is told once, when the job starts."""
+
+
+def is_alone(options: RunOptions) -> bool:
+    """Whether this node is the whole job, for ever: there is nobody to meet, whatever the backend is called."""
+    return options.standalone or options.max_nodes == 1
+
+
+def meeting_of(options: RunOptions) -> Meeting:
+    """The meeting that was asked for. Raises ``MeetingError``."""
+    if is_alone(options):
+        return meeting_of_one(options)
+    from phalanx.launcher.backends import meeting_of_several
+
+    return meeting_of_several(options)
+
+
+def meeting_of_one(options: RunOptions) -> Meeting:
+    """A node that meets nobody: the store is in its own memory, and workers find rank 0 on the loopback address."""
+    run_id = options.run_id or os.urandom(6).hex()
+    port_range: range | None = None
+    warnings: tuple[tuple[str, str], ...] = ()
+    if options.rdzv_conf:
+        conf, warnings = read_settings(options)
+        port_range = conf.master_port_range
+    return Meeting(
+        membership=MembershipSettings(
+            run_id=run_id,
+            node_id=os.urandom(8).hex(),
+            host=os.uname().nodename,
+            slots=options.nproc,
+            min_nodes=1,
+            max_nodes=1,
+            max_restarts=options.max_restarts,
+            local_addr=options.local_addr,
+            master_addr=options.master_addr or options.local_addr or "127.0.0.1",
+            master_port=options.master_port,
+        ),
+        open_store=_open_memory,
+        run_id=lambda: run_id,
+        master_port_range=port_range,
+        warnings=warnings,
+    )
+
+
+def read_settings(options: RunOptions) -> tuple[Conf, tuple[tuple[str, str], ...]]:
+    """``--rdzv-conf``, understood, and warnings. Raises ``MeetingError``."""
+    from phalanx.launcher.conf import read_conf
+
+    try:
+        conf, unknown = read_conf(options.rdzv_conf)
+    except ValueError as reason:
+        raise MeetingError("rdzv_conf", str(reason)) from None
+    return conf, tuple(("rdzv_conf", sentence) for sentence in unknown)
+
+
+async def _open_memory() -> Store:
+    from phalanx.store.memory import MemoryStore
+
+    return MemoryStore()
