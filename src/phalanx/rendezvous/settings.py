@@ -18,7 +18,7 @@ class Growth(Enum):
 
 
 class MembershipSettings(Struct, kw_only=True):
-    """One agent's part in a job. Times in seconds; names and defaults of limits are torchelastic's where it has them."""
+    """One agent's part in a job. Times in seconds; names and defaults of limits are torchelastic's if it has them."""
 
     run_id: str
     node_id: str
@@ -42,13 +42,15 @@ class MembershipSettings(Struct, kw_only=True):
     """Given by the user: workers get it as it is, instead of the address of group rank 0."""
     master_port: int | None = None
     is_static: bool = False
-    """The members are known beforehand: node i of ``min_nodes`` has ``order_hint`` i, and nobody replaces it."""
+    """The members are known beforehand: node i of ``min_nodes`` has ``order_hint`` i, which is its group rank."""
     ttl_s: float = 15.0
-    """The lease: how long a node may be silent before it counts as lost (keep_alive_interval × keep_alive_max_attempt)."""
+    """The lease: a node that is silent for so long is lost (keep_alive_interval times keep_alive_max_attempt)."""
     last_call_s: float = 30.0
     join_timeout_s: float = 600.0
     store_timeout_s: float = 60.0
     """How long a store that was lost may take to come back."""
+    drain_s: float = 30.0
+    """How long the host of the store stays for the others when its own part is over."""
     growth: Growth = Growth.NOW
     exit_barrier_s: float | None = None
     """How long a node whose workers have succeeded waits for the others; None: as long as they run."""

@@ -1,0 +1,306 @@
+"""Between the machine of a member and the session that performs: what it asks of the store, and what it hears. Pure.
+
+Events are past tense, commands are imperative. Times are the driver's monotonic seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.records import Struct
+from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.stored import Report
+from phalanx.store.port import Batch, Compare, KeyValue, Operation
+
+__all__ = [
+    "BarrierPassed",
+    "CheckpointDone",
+    "CloseSession",
+    "ConfirmLease",
+    "Fence",
+    "FirstSignSeen",
+    "HoldPort",
+    "HurryAsked",
+    "JobDecided",
+    "KeyChanged",
+    "KeyRead",
+    "KeysListed",
+    "LeaseEnded",
+    "LeaseRenewed",
+    "LeaveAsked",
+    "MeetingBegan",
+    "MeetingFailed",
+    "OpenSession",
+    "PartEnded",
+    "PortHeld",
+    "PortNotHeld",
+    "Read",
+    "ReleasePort",
+    "RevokeLease",
+    "RoundFormed",
+    "SessionClosed",
+    "SessionOpened",
+    "StartWatch",
+    "StopRound",
+    "StopWatch",
+    "StoreFailed",
+    "StoreNotReached",
+    "StoreWasReset",
+    "TimePassed",
+    "Told",
+    "Transact",
+    "Transacted",
+    "TransactionUnclear",
+    "WorkerFailed",
+    "WorkersGone",
+]
+
+# Commands to the session
+
+
+class OpenSession(Struct):
+    """Reach the store and take a lease; keep trying, and renew the lease until it ends."""
+
+
+class RevokeLease(Struct):
+    """End the lease, and with it this node's registration; stay connected."""
+
+
+class CloseSession(Struct):
+    """Revoke the lease and leave the store."""
+
+
+class StartWatch(Struct):
+    """List the keys under ``prefix``, then tell each change."""
+
+    prefix: str
+
+
+class StopWatch(Struct):
+    """Watch ``prefix`` no more."""
+
+    prefix: str
+
+
+class Read(Struct):
+    """Read one key."""
+
+    key: str
+
+
+class Transact(Struct):
+    """One attempt of a transaction. ``purpose`` comes back with the answer; one per purpose is under way at a time."""
+
+    purpose: str
+    compares: Sequence[Compare]
+    then: Sequence[Operation]
+    otherwise: Sequence[Operation] = ()
+
+
+class ConfirmLease(Struct):
+    """Renew the lease now; the answer shows that it was alive after this moment."""
+
+    number: int
+
+
+# Commands to the node
+
+
+class Fence(Struct):
+    """Nothing of the job may run on this node from ``at`` on, unless told again; None: no limit."""
+
+    at: float | None
+
+
+class HoldPort(Struct):
+    """Bind a port that rank 0 could use in round ``number``."""
+
+    number: int
+
+
+class ReleasePort(Struct):
+    """The held port is not needed any more."""
+
+
+# Notices to the agent's machine
+
+
+class Told(Struct):
+    """One line for people."""
+
+    text: str
+
+
+class RoundFormed(Struct):
+    """This node is a member of a settled round, and its lease was alive after that was seen: workers may start."""
+
+    round: Round
+
+
+class StopRound(Struct):
+    """The round is over for everybody, or may be: stop the workers."""
+
+    reason: str
+    grace_s: float | None = None
+    """A shorter grace than the user's, when time is short."""
+
+
+class JobDecided(Struct):
+    """The leader has spoken the verdict; ``text`` is what the policy wrote."""
+
+    text: str
+
+
+class MeetingFailed(Struct):
+    """No round can be formed, or the store is lost for good: this agent's part is over."""
+
+    reason: str
+
+
+class BarrierPassed(Struct):
+    """This node's workers have succeeded, and it has waited for the others as long as it was told to."""
+
+
+# Events from the agent's machine
+
+
+class MeetingBegan(Struct):
+    """The agent is ready to meet the others."""
+
+
+class FirstSignSeen(Struct):
+    """A worker has recorded an exception."""
+
+    text: str
+
+
+class WorkerFailed(Struct):
+    """A worker of the round failed; the others of this node are being stopped."""
+
+
+class WorkersGone(Struct):
+    """No process of the round is left on this node."""
+
+    report: Report
+
+
+class CheckpointDone(Struct):
+    """A worker has finished a checkpoint."""
+
+    step: int
+
+
+class LeaveAsked(Struct):
+    """This node is to leave the job."""
+
+
+class PartEnded(Struct):
+    """Nothing of the job is left on this node, and nothing will be: leave the store."""
+
+
+class HurryAsked(Struct):
+    """Somebody is impatient: do not wait for others any more."""
+
+
+class TimePassed(Struct):
+    """``deadline`` has come."""
+
+
+# Events from the session
+
+
+class SessionOpened(Struct, kw_only=True):
+    """The store was reached and granted a lease, asked for at ``sent_at``."""
+
+    lease: int
+    sent_at: float
+    address: str
+    """Where the others reach this node, as far as the connection shows."""
+    outside_address: str
+    """Where other machines reach it, if ``address`` is a loopback one; empty: unknown."""
+    is_host: bool
+
+
+class StoreNotReached(Struct):
+    """An attempt to open the session failed; the session goes on trying."""
+
+    reason: str
+
+
+class StoreFailed(Struct):
+    """The store refuses us, or cannot be used at all: trying again is useless."""
+
+    reason: str
+
+
+class SessionClosed(Struct):
+    """The lease is revoked, or cannot be, and the store is left."""
+
+
+class LeaseRenewed(Struct):
+    """A renewal sent at ``sent_at`` was acknowledged; ``number`` is that of ``ConfirmLease``."""
+
+    sent_at: float
+    number: int | None = None
+
+
+class LeaseEnded(Struct):
+    """The store says that our lease has ended; others count this node as lost."""
+
+
+class StoreWasReset(Struct):
+    """Another store answers, without data. Lease and watches are gone."""
+
+
+class KeysListed(Struct):
+    """All keys under a watched prefix, as of one revision: the start of a watch, or of a new one after a gap."""
+
+    prefix: str
+    revision: int
+    items: tuple[KeyValue, ...]
+
+
+class KeyChanged(Struct):
+    """The changes of one revision under a watched prefix."""
+
+    prefix: str
+    batch: Batch
+
+
+class KeyRead(Struct):
+    """A key as ``Read`` found it; None: it is not there."""
+
+    key: str
+    kv: KeyValue | None
+
+
+class Transacted(Struct):
+    """A transaction was answered."""
+
+    purpose: str
+    succeeded: bool
+    revision: int
+    results: tuple[tuple[KeyValue, ...], ...] = ()
+
+
+class TransactionUnclear(Struct):
+    """No answer came: the transaction was applied or not, or may yet be."""
+
+    purpose: str
+
+
+# Events from the node
+
+
+class PortHeld(Struct):
+    """A port for round ``number`` is bound."""
+
+    number: int
+    port: int
+
+
+class PortNotHeld(Struct):
+    """No port can be had."""
+
+    number: int
+    reason: str

@@ -1,0 +1,384 @@
+"""This node's part in the job: what it has registered, joined, runs and reports, and what the store asks of it. Pure.
+
+It names the transactions of an ordinary member. Each is guarded by the node's own registration: a life of the node
+that the others count as lost writes nothing any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.rendezvous.events import (
+    ConfirmLease,
+    Fence,
+    HoldPort,
+    KeyRead,
+    PortHeld,
+    Read,
+    ReleasePort,
+    RoundFormed,
+    SessionOpened,
+    StopRound,
+    Told,
+    Transact,
+    Transacted,
+)
+from phalanx.rendezvous.keys import JobKeys
+from phalanx.rendezvous.pending import Pending
+from phalanx.rendezvous.ranks import round_of
+from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.rendezvous.stored import (
+    BadRecord,
+    Joined,
+    Members,
+    NodeRecord,
+    Outcome,
+    Phase,
+    Report,
+    RoundRecord,
+    decode,
+    encode,
+)
+from phalanx.rendezvous.view import JobView
+from phalanx.store.port import Compare, Delete, Field, Get, KeyValue, Operation, Put
+
+__all__ = ["REGISTER", "UNREGISTER", "Part"]
+
+# Purposes of transactions
+REGISTER = "register"
+UNREGISTER = "unregister"
+CAMPAIGN = "campaign"
+JOIN = "join"
+LEAVE = "leave"
+CHECKPOINT = "checkpoint"
+REPORT = "report "  # and the kind of it
+
+
+class Part:
+    """See the module's docstring. ``running`` is the round whose workers may be alive here."""
+
+    def __init__(self, settings: MembershipSettings, keys: JobKeys, pending: Pending) -> None:
+        self._settings = settings
+        self._keys = keys
+        self._pending = pending
+        self._lease = 0
+        self._former_leases: set[int] = set()
+        self._address = self._outside_address = ""
+        self.registration = 0
+        """The create-revision of this life's registration; 0: not registered."""
+        self.is_leaving = False
+        self._has_told_leaving = False
+        self._campaigned_at = 0
+        # The round
+        self._port: PortHeld | None = None
+        self._port_asked = 0
+        self._joined = 0
+        self._read = 0  # the round whose members were asked for
+        self._mine: Round | None = None  # the round that settled with this node in it, in this life
+        self._is_confirmed = False
+        self.running: Round | None = None
+        self._running_registration = 0
+        self._is_stopping = False
+        self._last: Round | None = None
+        self._seen: RoundRecord | None = None
+        self._remembered = NodeRecord(host="", address="", slots=0)  # what a store without data must be told
+        # What is to be told about the round ``_mine``
+        self._reports: dict[str, bytes] = {}
+        self._told: set[str] = set()
+        self._checkpoint: int | None = None
+        self.barrier_at: float | None = None
+
+    # Registering
+
+    def leased(self, event: SessionOpened) -> None:
+        """A new lease, for a new life."""
+        self._lease = event.lease
+        self._former_leases.add(event.lease)
+        self._address = self._settings.local_addr or event.address
+        self._outside_address = event.outside_address
+
+    def unregistered(self) -> None:
+        """The lease is over, and all that was written under it."""
+        self.registration = 0
+        self._has_told_leaving = False
+        self._campaigned_at = 0
+        self._joined = self._read = 0
+        self._mine = None
+        self._is_confirmed = False
+        self._reports.clear()
+        self._told.clear()
+        self.barrier_at = None
+
+    def remember(self) -> None:
+        """The store has lost its data: the next registration says what this node knows of the job."""
+        if self._seen is not None:
+            self._remembered = NodeRecord(
+                host="",
+                address="",
+                slots=0,
+                last_round=self._seen.number,
+                last_restart_count=self._seen.restart_count,
+                last_group_rank=-1 if self._last is None else self._last.group_rank,
+                last_group_world_size=0 if self._last is None else self._last.group_world_size,
+            )
+
+    def register(self) -> Transact:
+        """Say that this node is here."""
+        key = self._keys.here(self._settings.node_id)
+        return self._send(
+            REGISTER,
+            (Compare(key, Field.CREATE_REVISION, 0),),
+            (Put(key, encode(self._node_record()), self._lease),),
+        )
+
+    def was_registered(self, event: Transacted) -> bool:
+        """Whether the answer to ``register`` says that we are, now or by an attempt that seemed to have failed."""
+        if event.succeeded:
+            self.registration = event.revision
+            return True
+        found = event.results[0][0] if event.results and event.results[0] else None
+        if found is not None and found.lease == self._lease:
+            self.registration = found.create_revision
+            return True
+        return False
+
+    def was_ours(self, found: KeyValue) -> bool:
+        """Whether a registration that stands in the way is of an earlier life of this process."""
+        return found.lease in self._former_leases
+
+    def unregister(self, found: KeyValue) -> Transact:
+        """Take an earlier life's registration away."""
+        guard = Compare(found.key, Field.CREATE_REVISION, found.create_revision)
+        return self._send(UNREGISTER, (guard,), (Delete(found.key),))
+
+    def name_is_taken(self, found: KeyValue) -> str:
+        """Somebody else is registered as this node: two agents were given one rank."""
+        try:
+            host = decode(NodeRecord, found.value).host
+        except BadRecord:
+            host = "unknown"
+        return (
+            f"another agent, on {host}, has the node rank {self._settings.order_hint} of this job; "
+            "each node needs a --node-rank of its own"
+        )
+
+    def has_lost_registration(self, event: Transacted) -> bool:
+        """Whether a guard failed because the registration is gone, which only the end of the lease explains."""
+        if not event.results:
+            return False
+        found = event.results[0][0] if event.results[0] else None
+        return found is None or found.create_revision != self.registration
+
+    def _node_record(self) -> NodeRecord:
+        remembered = self._remembered
+        return NodeRecord(
+            host=self._settings.host,
+            address=self._address,
+            outside_address=self._outside_address,
+            boot_id=self._settings.boot_id,
+            slots=self._settings.slots,
+            order_hint=self._settings.order_hint,
+            topology=self._settings.topology,
+            is_leaving=self.is_leaving,
+            is_busy=self.running is not None,
+            last_round=remembered.last_round,
+            last_restart_count=remembered.last_restart_count,
+            last_group_rank=remembered.last_group_rank,
+            last_group_world_size=remembered.last_group_world_size,
+        )
+
+    # Leading
+
+    def is_leading(self, job: JobView) -> bool:
+        """Whether the leader's key is this life's."""
+        leader = job.leader
+        return leader is not None and leader.lease == self._lease and leader.value == self._name
+
+    def campaign(self, job: JobView) -> list[Any]:
+        """Become leader if nobody is."""
+        if job.leader is not None or self.is_leaving or job.revision < self._campaigned_at:
+            return []
+        absent = Compare(self._keys.leader, Field.CREATE_REVISION, 0)
+        return self._try(CAMPAIGN, (absent,), (Put(self._keys.leader, self._name, self._lease),))
+
+    # The round
+
+    def follow(self, job: JobView) -> list[Any]:
+        """What the current round asks of this node."""
+        record = job.round
+        if record is None:
+            return []
+        self._seen = record
+        if self.running is not None and (
+            record.number != self.running.number or record.phase is not Phase.SETTLED
+        ):
+            return self.stop(record.reason, grace_s=None)
+        if record.phase is Phase.JOINING:
+            return self._join(job, record)
+        if self._joined == record.number and self._read != record.number:
+            self._read = record.number
+            return [Read(self._keys.members(record.number))]
+        if record.phase is Phase.COLLECTING and self._is_idle_member(record):
+            # It was over before our workers began.
+            self._is_confirmed = True
+            self.report("outcome", encode(Report(outcome=Outcome.STOPPED)))
+            return self.tell(job)
+        return []
+
+    def _is_idle_member(self, record: RoundRecord) -> bool:
+        is_mine = self._mine is not None and self._mine.number == record.number
+        return is_mine and not self._is_confirmed and self.running is None
+
+    def _join(self, job: JobView, record: RoundRecord) -> list[Any]:
+        if self.running is not None or self.is_leaving or self._joined == record.number:
+            return []
+        if self._port is None or self._port.number != record.number:
+            if self._port_asked == record.number:
+                return []
+            self._port_asked = record.number
+            return [HoldPort(record.number)]
+        key = self._keys.joined(record.number, self._settings.node_id)
+        still = Compare(self._keys.round, Field.MOD_REVISION, job.round_revision)
+        value = encode(Joined(registration=self.registration, port=self._port.port))
+        return self._try(JOIN, (still,), (Put(key, value, self._lease),))
+
+    def port_held(self, event: PortHeld) -> None:
+        """A port for rank 0, should this node get it."""
+        self._port = event
+
+    def read(self, event: KeyRead, job: JobView) -> list[Any]:
+        """Who is in the round."""
+        record = job.round
+        if record is None or event.key != self._keys.members(record.number) or self._read != record.number:
+            return []
+        if record.phase is Phase.JOINING or (self._mine is not None and self._mine.number == record.number):
+            return []
+        members: tuple[Any, ...] = ()
+        if event.kv is not None:
+            try:
+                members = decode(Members, event.kv.value).members
+            except BadRecord as reason:
+                return [Told(f"round {record.number} cannot be read: {reason}")]
+        settled = round_of(record, members, self._settings.node_id, self.registration)
+        if settled is None:
+            nodes = f"{len(members)} node{'s' if len(members) != 1 else ''}"
+            return [ReleasePort(), Told(f"round {record.number} has its {nodes}: this one is a spare")]
+        self._mine, self._is_confirmed = settled, False
+        self._reports.clear()
+        self._told.clear()
+        self.barrier_at = None
+        return [ConfirmLease(record.number)] if record.phase is Phase.SETTLED else []
+
+    def lease_confirmed(self, number: int, job: JobView, fenced_at: float | None) -> list[Any]:
+        """The lease was alive after the round was seen settled: start, if it still is."""
+        record = job.round
+        if record is None or record.number != number or record.phase is not Phase.SETTLED:
+            return []
+        if self._mine is None or self._mine.number != number or self._is_confirmed:
+            return []
+        self._is_confirmed = True
+        self.running = self._last = self._mine
+        self._running_registration = self.registration
+        self._is_stopping = False
+        return [Fence(fenced_at), RoundFormed(self._mine)]
+
+    def fence(self, fenced_at: float | None) -> list[Any]:
+        """After a renewal. Workers of an earlier life are not this lease's: their fence stays where it is."""
+        if self.running is None or self._running_registration != self.registration or fenced_at is None:
+            return []
+        return [Fence(fenced_at)]
+
+    def stop(self, reason: str, *, grace_s: float | None) -> list[Any]:
+        """Stop the workers, if there are any and they were not told."""
+        if self.running is None or self._is_stopping:
+            return []
+        self._is_stopping = True
+        return [StopRound(reason, grace_s)]
+
+    def workers_gone(self, report: Report, now: float) -> list[Any]:
+        """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""
+        if self.running is None:
+            return []
+        if self._running_registration == self.registration:
+            self.report("outcome", encode(report))
+            if report.outcome is Outcome.SUCCEEDED and self._settings.exit_barrier_s is not None:
+                self.barrier_at = now + self._settings.exit_barrier_s
+        self.running = None
+        return [Fence(None)]
+
+    # Telling
+
+    def report(self, kind: str, value: bytes) -> None:
+        """Something about this node's part in the round it runs, or just ran; the first of a kind counts."""
+        if self._mine is not None:
+            self._reports.setdefault(kind, value)
+
+    def checkpoint_done(self, step: int) -> None:
+        """Newcomers may be waiting for this moment; nobody else asks."""
+        if self._mine is not None and self._settings.growth is Growth.AT_CHECKPOINT:
+            self._checkpoint = step
+
+    def has_to_tell(self, job: JobView) -> bool:
+        """Whether the others should still hear something of this node before it goes."""
+        is_told = not self.is_leaving or self._has_told_leaving
+        return bool(self._open_reports(job)) or not is_told or self._pending.is_under_way()
+
+    def tell(self, job: JobView) -> list[Any]:
+        """Reports of the current round, and that this node leaves."""
+        commands: list[Any] = []
+        for kind in self._open_reports(job):
+            assert self._mine is not None
+            key = self._keys.report(self._mine.number, self._settings.node_id, kind)
+            unsaid = Compare(key, Field.CREATE_REVISION, 0)
+            commands += self._try(REPORT + kind, (unsaid,), (Put(key, self._reports[kind]),))
+        if self._checkpoint is not None and self._mine is not None:
+            key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
+            commands += self._try(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
+        if self.is_leaving and not self._has_told_leaving:
+            here = Put(self._keys.here(self._settings.node_id), encode(self._node_record()), self._lease)
+            leader = (Delete(self._keys.leader),) if self.is_leading(job) else ()
+            commands += self._try(LEAVE, (), (here, *leader))
+        return commands
+
+    def _open_reports(self, job: JobView) -> list[str]:
+        if self._mine is None or job.round is None or job.round.number != self._mine.number:
+            return []
+        return [kind for kind in self._reports if kind not in self._told]
+
+    def succeeded(self, event: Transacted) -> None:
+        """One of the transactions above was applied."""
+        if event.purpose == JOIN:
+            assert self._port is not None
+            self._joined = self._port.number
+        elif event.purpose == LEAVE:
+            self._has_told_leaving = True
+        elif event.purpose == CAMPAIGN:
+            self._campaigned_at = event.revision
+        elif event.purpose == CHECKPOINT:
+            self._checkpoint = None
+        elif event.purpose.startswith(REPORT):
+            self._told.add(event.purpose.removeprefix(REPORT))
+
+    def failed(self, event: Transacted) -> None:
+        """A guard failed, and not that of the registration."""
+        if event.purpose.startswith(REPORT):  # an attempt that seemed to have failed has written it
+            self._told.add(event.purpose.removeprefix(REPORT))
+
+    # Sending
+
+    @property
+    def _name(self) -> bytes:
+        return self._settings.node_id.encode()
+
+    def _try(self, purpose: str, guards: tuple[Compare, ...], then: tuple[Operation, ...]) -> list[Transact]:
+        """A transaction of this life of the node, unless it is under way or would fail again."""
+        if not self._pending.may_send(purpose):
+            return []
+        here = self._keys.here(self._settings.node_id)
+        alive = Compare(here, Field.CREATE_REVISION, self.registration)
+        return [self._send(purpose, (alive, *guards), then)]
+
+    def _send(self, purpose: str, guards: tuple[Compare, ...], then: tuple[Operation, ...]) -> Transact:
+        self._pending.sent(purpose)
+        return Transact(purpose, guards, then, otherwise=(Get(self._keys.here(self._settings.node_id)),))

@@ -1,0 +1,205 @@
+"""What agents write into the store, and how: one JSON object per key, read back only if it is well formed. Pure.
+
+Everybody with the job's secret can write these keys, and a job may mix releases: unknown fields are passed over,
+fields with a default may be missing, and anything else that does not fit is refused with one sentence (``BadRecord``).
+"""
+
+from __future__ import annotations
+
+import json
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
+
+from phalanx.records import Struct
+
+__all__ = [
+    "BadRecord",
+    "Joined",
+    "Member",
+    "Members",
+    "NodeRecord",
+    "Outcome",
+    "Phase",
+    "Report",
+    "RoundRecord",
+    "VerdictRecord",
+    "Waiting",
+    "decode",
+    "encode",
+]
+
+StructT = TypeVar("StructT", bound=Struct)
+
+
+class BadRecord(ValueError):
+    """A key of the store does not hold what belongs there."""
+
+
+class Phase(Enum):
+    """Where a round is."""
+
+    JOINING = "joining"
+    SETTLED = "settled"
+    COLLECTING = "collecting"
+
+
+class Outcome(Enum):
+    """How a member's part in a round ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class NodeRecord(Struct, kw_only=True):
+    """``nodes/here/<node id>``: a node is present."""
+
+    host: str
+    address: str
+    """Where the store saw it come from, or what the user says."""
+    outside_address: str = ""
+    """Where other machines reach it if ``address`` is a loopback one; empty: unknown."""
+    boot_id: str = ""
+    slots: int
+    order_hint: int | None = None
+    topology: str = ""
+    is_leaving: bool = False
+    is_busy: bool = False
+    """Workers of an earlier round may be alive until this node has joined one."""
+    last_round: int = 0
+    """The last round that it saw, and what it was there: a store that lost its data learns from the survivors."""
+    last_restart_count: int = 0
+    last_group_rank: int = -1
+    last_group_world_size: int = 0
+
+
+class RoundRecord(Struct, kw_only=True):
+    """``job/round``: the current round."""
+
+    number: int
+    phase: Phase
+    previous: int = 0
+    """The last round that settled before this one; 0: none."""
+    reason: str = ""
+    restart_count: int = 0
+    policy_state: str = ""
+    """What the restart policy remembers; its own affair."""
+    master_addr: str = ""
+    master_port: int = 0
+
+
+class Joined(Struct, kw_only=True):
+    """``nodes/joined/<round>/<node id>``: my old workers are gone, and I hold this port for rank 0."""
+
+    registration: int
+    """The create-revision of the node's registration: which life of the node this is."""
+    port: int = 0
+
+
+class Member(Struct, kw_only=True):
+    """One node of a round. It *is* the pair (node id, registration): another registration is another member."""
+
+    node_id: str
+    registration: int
+    host: str
+    slots: int
+
+
+class Members(Struct, kw_only=True):
+    """``members/<round>``: in the order of the group ranks."""
+
+    members: tuple[Member, ...]
+
+
+class Report(Struct, kw_only=True):
+    """``nodes/reports/<round>/<node id>/outcome``: a member's workers are gone, and this is how it went."""
+
+    outcome: Outcome
+    evidence: str = ""
+    """The failures, as the verdict wrote them; its own affair."""
+
+
+class VerdictRecord(Struct, kw_only=True):
+    """``job/verdict``: written once."""
+
+    text: str
+    """The verdict, as the agent wrote it; its own affair."""
+
+
+class Waiting(Struct, kw_only=True):
+    """``job/waiting``: who is here, who is missing, and when it starts, for people."""
+
+    text: str
+
+
+_PLAIN: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
+_ENUMS: dict[str, type[Enum]] = {"Phase": Phase, "Outcome": Outcome}
+
+
+class _Rows:
+    """A tuple of records as a list of lists: a thousand members are to stay small."""
+
+    kinds: ClassVar[dict[str, type[Struct]]] = {"tuple[Member, ...]": Member}
+
+
+def encode(record: Struct) -> bytes:
+    """The record as the bytes of a key."""
+    return json.dumps(_plain(record), separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+
+
+def _plain(record: Struct) -> dict[str, Any]:
+    return {field: _plain_value(getattr(record, field)) for field in record.__struct_fields__}
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple):
+        return [[getattr(row, field) for field in row.__struct_fields__] for row in value]
+    return value
+
+
+def decode(kind: type[StructT], value: bytes) -> StructT:
+    """The record in the bytes of a key. Raises ``BadRecord``."""
+    try:
+        read = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise BadRecord(f"a {kind.__name__} in the store is no JSON: {error}") from None
+    if not isinstance(read, dict):
+        raise BadRecord(f"a {kind.__name__} in the store is no object but {value[:60]!r}")
+    return _build(kind, read)
+
+
+def _build(kind: type[StructT], read: dict[str, Any]) -> StructT:
+    annotations = kind.__annotations__
+    fields = {name: _field(kind, name, annotations[name], read[name]) for name in annotations if name in read}
+    try:
+        return kind(**fields)
+    except TypeError as error:
+        raise BadRecord(f"a record in the store is not whole: {error}") from None
+
+
+def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
+    if annotation in _PLAIN:
+        is_bool = isinstance(value, bool)
+        if isinstance(value, _PLAIN[annotation]) and is_bool == (annotation == "bool"):
+            return value
+    elif annotation in _ENUMS:
+        try:
+            return _ENUMS[annotation](value)
+        except ValueError:
+            pass
+    elif isinstance(value, list):
+        row_kind = _Rows.kinds[annotation]
+        names = row_kind.__struct_fields__
+        if all(isinstance(row, list) and len(row) >= len(names) for row in value):
+            return tuple(_build(row_kind, dict(zip(names, row, strict=False))) for row in value)
+    raise BadRecord(f"{kind.__name__}.{name} in the store is {str(value)[:60]!r}, not {annotation}")

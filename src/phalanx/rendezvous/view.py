@@ -1,0 +1,202 @@
+"""The job as the store has it, as far as this agent has heard: keys decoded as they change. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from phalanx.records import Struct
+from phalanx.rendezvous.keys import JobKeys
+from phalanx.rendezvous.stored import (
+    BadRecord,
+    Joined,
+    Member,
+    NodeRecord,
+    Outcome,
+    Report,
+    RoundRecord,
+    VerdictRecord,
+    Waiting,
+    decode,
+)
+from phalanx.store.port import Batch, Change, KeyValue
+
+__all__ = ["Here", "JobView", "Nodes", "View"]
+
+
+class Here(Struct):
+    """A node that holds its lease."""
+
+    registration: int
+    node: NodeRecord
+
+
+class View(Struct, kw_only=True):
+    """The job as the store has it, as far as this leader has heard."""
+
+    round: RoundRecord | None
+    here: Mapping[str, Here]
+    joined: Mapping[str, Joined]
+    """Of the current round."""
+    reports: Mapping[str, Report]
+    """Of the current round: outcomes by node."""
+    signs: Mapping[str, int]
+    """Of the current round: node → revision of its first sign."""
+    failing: frozenset[str]
+    """Of the current round: nodes that have seen a worker fail and are ending the others."""
+    members: tuple[Member, ...]
+    """Of the current round when it has settled, else of the one before."""
+    checkpoints: int = 0
+    """How many checkpoints members have reported."""
+
+    def is_lost(self, member: Member) -> bool:
+        """Its lease is gone, or it has registered anew: this life of the node is over."""
+        here = self.here.get(member.node_id)
+        return here is None or here.registration != member.registration
+
+    def is_leaving(self, member: Member) -> bool:
+        """It is present and has said that it goes."""
+        return not self.is_lost(member) and self.here[member.node_id].node.is_leaving
+
+    def has_failed(self, member: Member) -> bool:
+        """A worker failed there, whether or not the others of that node have ended."""
+        report = self.reports.get(member.node_id)
+        return member.node_id in self.failing or (report is not None and report.outcome is Outcome.FAILED)
+
+
+class JobView:
+    """The keys under ``job/``, which every agent watches. ``refused``: sentences about keys that hold nonsense."""
+
+    def __init__(self, keys: JobKeys) -> None:
+        self._keys = keys
+        self.is_listed = False
+        self.revision = 0
+        self.leader: KeyValue | None = None
+        self.round: RoundRecord | None = None
+        self.round_revision = 0
+        """The revision of the last change of ``round``; 0: there is none."""
+        self.verdict: VerdictRecord | None = None
+        self.waiting: Waiting | None = None
+        self.refused: list[str] = []
+
+    def listed(self, revision: int, items: Iterable[KeyValue]) -> None:
+        """All keys, as of one revision: the first thing that a new view is told."""
+        self.is_listed = True
+        for kv in items:
+            self._put(kv)
+        self.revision = revision
+
+    def changed(self, batch: Batch) -> None:
+        """Some of them."""
+        for change in batch.changes:
+            if change.is_delete:
+                self._delete(change.kv.key)
+            else:
+                self._put(change.kv)
+        self.revision = batch.revision
+
+    def _put(self, kv: KeyValue) -> None:
+        try:
+            if kv.key == self._keys.leader:
+                self.leader = kv
+            elif kv.key == self._keys.round:
+                self.round, self.round_revision = decode(RoundRecord, kv.value), kv.mod_revision
+            elif kv.key == self._keys.verdict:
+                self.verdict = decode(VerdictRecord, kv.value)
+            elif kv.key == self._keys.waiting:
+                self.waiting = decode(Waiting, kv.value)
+        except BadRecord as reason:
+            self.refused.append(str(reason))
+
+    def _delete(self, key: str) -> None:
+        if key == self._keys.leader:
+            self.leader = None
+        elif key == self._keys.round:
+            self.round, self.round_revision = None, 0
+        elif key == self._keys.waiting:
+            self.waiting = None
+
+
+class Nodes:
+    """The keys under ``nodes/``, kept decoded. ``refused`` collects sentences about keys that hold nonsense."""
+
+    def __init__(self, keys: JobKeys) -> None:
+        self._keys = keys
+        self.here: dict[str, Here] = {}
+        self.refused: list[str] = []
+        self._joined: dict[int, dict[str, Joined]] = {}
+        self._outcomes: dict[int, dict[str, Report]] = {}
+        self._signs: dict[int, dict[str, int]] = {}
+        self._failing: dict[int, set[str]] = {}
+        self._checkpoints = 0
+
+    def view(self, record: RoundRecord | None, members: tuple[Member, ...]) -> View:
+        """What the leader decides on. ``members``: of the current round when it has settled, else of the one before."""
+        number = 0 if record is None else record.number
+        return View(
+            round=record,
+            here=self.here,
+            joined=self._joined.get(number, {}),
+            reports=self._outcomes.get(number, {}),
+            signs=self._signs.get(number, {}),
+            failing=frozenset(self._failing.get(number, ())),
+            members=members,
+            checkpoints=self._checkpoints,
+        )
+
+    def put(self, items: Iterable[KeyValue]) -> None:
+        """Keys that are there."""
+        for kv in items:
+            try:
+                self._put(kv)
+            except BadRecord as reason:
+                self.refused.append(str(reason))
+
+    def change(self, changes: Iterable[Change]) -> None:
+        """Keys that were written or deleted."""
+        for change in changes:
+            if change.is_delete:
+                self._delete(change.kv.key)
+            else:
+                self.put((change.kv,))
+
+    def _put(self, kv: KeyValue) -> None:
+        kind, number, node_id, what = self._parts(kv.key)
+        if kind == "here":
+            self.here[node_id] = Here(kv.create_revision, decode(NodeRecord, kv.value))
+        elif kind == "joined":
+            self._joined.setdefault(number, {})[node_id] = decode(Joined, kv.value)
+        elif what == "outcome":
+            self._outcomes.setdefault(number, {})[node_id] = decode(Report, kv.value)
+        elif what == "first_sign":
+            self._signs.setdefault(number, {})[node_id] = kv.create_revision
+        elif what == "failing":
+            self._failing.setdefault(number, set()).add(node_id)
+        elif what == "checkpoint":
+            self._checkpoints += 1
+
+    def _delete(self, key: str) -> None:
+        kind, number, node_id, what = self._parts(key)
+        if kind == "here":
+            self.here.pop(node_id, None)
+        elif kind == "joined":
+            self._joined.get(number, {}).pop(node_id, None)
+        elif what == "outcome":
+            self._outcomes.get(number, {}).pop(node_id, None)
+        elif what == "first_sign":
+            self._signs.get(number, {}).pop(node_id, None)
+        elif what == "failing":
+            self._failing.get(number, set()).discard(node_id)
+
+    def _parts(self, key: str) -> tuple[str, int, str, str]:
+        """(kind, round, node id, what) of a key under ``nodes/``; a key that is none of ours has the kind "".
+
+        ``here/<id>``, ``joined/<round>/<id>``, ``reports/<round>/<id>/<what>``.
+        """
+        kind, _, rest = key.removeprefix(self._keys.nodes).partition("/")
+        if kind == "here":
+            return kind, 0, rest, ""
+        digits, _, rest = rest.partition("/")
+        if not digits.isdecimal():
+            return "", 0, "", ""
+        node_id, _, what = rest.partition("/")
+        return kind, int(digits), node_id, what if kind == "reports" else ""

@@ -1,0 +1,42 @@
+"""Who is here and who is missing, in one line for people: while waiting, and when that was in vain. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.rendezvous.stored import Member
+from phalanx.rendezvous.view import View
+
+__all__ = ["listed", "names_of", "who_is_here"]
+
+NAMED_MAX = 8
+
+
+def who_is_here(
+    settings: MembershipSettings, view: View, ready: Collection[str], blockers: Collection[str]
+) -> str:
+    """``ready`` and ``blockers`` are node ids: those that could start, and those that others must wait for."""
+    low, high = settings.min_nodes, settings.max_nodes
+    wanted = f"{low}" if low == high else f"{low} to {high}"
+    here = [view.here[node_id].node.host for node_id in ready]
+    text = f"{len(ready)} of {wanted} nodes are ready ({listed(here) or 'none'})"
+    lost = [one.host for one in view.members if one.node_id not in ready and view.is_lost(one)]
+    if lost:
+        text += f"; lost: {listed(lost)}"
+    if blockers:
+        text += f"; still stopping workers: {listed(view.here[one].node.host for one in blockers)}"
+    lacking = low - len(ready)
+    return f"{text}; {lacking} more needed" if lacking > 0 else text
+
+
+def names_of(members: Iterable[Member]) -> str:
+    """The hosts of members."""
+    return listed(one.host for one in members)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a line of bounded length."""
+    everyone = sorted(names)
+    more = f" and {len(everyone) - NAMED_MAX} more" if len(everyone) > NAMED_MAX else ""
+    return ", ".join(everyone[:NAMED_MAX]) + more
