@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.testing.timeline import Entry, NodeClock, Timeline
 
-__all__ = ["NodeLoop"]
+__all__ = ["HAIR_S", "NodeLoop"]
 
 HANDLES_PER_WAKE_MAX = 100_000  # far more than a thousand nodes joining at once; more is a task that spins
 
+# A moment that went through the clock's rate and back is not quite the same; a timer must never be early.
+HAIR_S = 1e-6
 
 # The methods that a simulation has no use for raise NotImplementedError; type checkers take them for abstract.
 if TYPE_CHECKING:
@@ -96,7 +98,7 @@ class NodeLoop(_Loop):
         elif self._ready:
             due = self._timeline.now
         else:
-            due = max(self._timeline.now, self._clock.true_at_monotonic(self._timers[0][0]))
+            due = max(self._timeline.now, self._clock.true_at_monotonic(self._timers[0][0]) + HAIR_S)
         planned = self._next_run
         if planned is not None and planned.callback is not None:
             # Not earlier than planned: the lag of that run is being waited for already.
@@ -119,8 +121,7 @@ class NodeLoop(_Loop):
         self._plan()
 
     def _run_what_is_due(self) -> None:
-        # A hair later than now, because a moment that went through the clock's rate and back is not quite the same.
-        now = self.time() + 1e-9
+        now = self.time()
         while self._timers and (self._timers[0][0] <= now or self._timers[0][2].cancelled()):
             handle = heappop(self._timers)[2]
             if not handle.cancelled():
@@ -217,10 +218,12 @@ class NodeLoop(_Loop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Tell of an error that nobody caught."""
-        if self._is_closed:
+        if (
+            self._is_closed or "exception" not in context
+        ):  # else: a task of a world that nobody needs any more
             return
         if self._handler is None:
-            raise context.get("exception") or RuntimeError(context["message"])
+            raise context["exception"]
         self._handler(self, context)
 
     def is_running(self) -> bool:

@@ -18,6 +18,7 @@ from phalanx.store.machine import (
     StoreMachine,
     WatchClosed,
 )
+from phalanx.testing.loop import HAIR_S
 from phalanx.testing.network import Network, Wire
 from phalanx.testing.timeline import Entry, NodeClock
 
@@ -141,12 +142,12 @@ class StoreServer:
             self._timer.cancel()
         self._timer_at, self._timer = deadline, None
         if deadline is not None:
-            due = self._clock.true_at_monotonic(deadline)
+            due = self._clock.true_at_monotonic(deadline) + HAIR_S
             self._timer = self._place.network.timeline.at(due, self._deadline_passed)
 
     def _is_due(self) -> bool:
         deadline = self.machine.deadline
-        return deadline is not None and deadline <= self._clock.monotonic() + 1e-9
+        return deadline is not None and deadline <= self._clock.monotonic()
 
     def _deadline_passed(self) -> None:
         if self._is_frozen or self._is_gone:

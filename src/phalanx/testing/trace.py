@@ -20,7 +20,9 @@ __all__ = [
     "Healed",
     "Line",
     "Observation",
+    "Resumed",
     "StopSignalled",
+    "Suspended",
     "Trace",
     "WorkerEnded",
     "WorkerStarted",
@@ -81,10 +83,24 @@ class Fault(Struct):
     target: str
     rank: int | None = None
     """The rank whose own fault it is; None: nobody's but the world's."""
+    round: int | None = None
+    """The round of that rank."""
 
 
 class Healed(Struct):
     """No more faults from here on: now progress is demanded."""
+
+
+class Suspended(Struct):
+    """A whole machine stopped, as a hypervisor does it: what is on it lives, and does nothing."""
+
+    node: str
+
+
+class Resumed(Struct):
+    """It goes on."""
+
+    node: str
 
 
 class Line(Struct):
@@ -103,6 +119,8 @@ Observation = (
     | WorkerEnded
     | Fault
     | Healed
+    | Suspended
+    | Resumed
     | Line
 )
 
@@ -145,8 +163,8 @@ def _line(one: Observation) -> str:
             )
         case WorkerEnded(agent, pid, exit_code, why):
             return f"{agent}: pid {pid} ended with {exit_code} ({why})"
-        case Fault(kind, target, rank):
-            return f"*** {kind} {target}{'' if rank is None else f' (rank {rank})'}"
+        case Fault(kind, target, rank, number):
+            return f"*** {kind} {target}{'' if rank is None else f' (rank {rank} of round {number})'}"
         case Healed():
             return "*** all is healed"
         case AgentEnded(agent, exit_code, verdict, _, _):

@@ -1,0 +1,302 @@
+"""What must hold in every world, whatever happens in it. Each checker listens to the trace and knows nothing else.
+
+A checker raises ``Violation`` as soon as it sees one; ``finish`` is asked when the world has come to its end.
+"""
+
+from __future__ import annotations
+
+from phalanx.records import Struct
+from phalanx.rendezvous.round import Round
+from phalanx.testing.trace import (
+    AgentCrashed,
+    AgentEnded,
+    AgentStarted,
+    Fault,
+    Observation,
+    Resumed,
+    StopSignalled,
+    Suspended,
+    WorkerEnded,
+    WorkerStarted,
+)
+
+__all__ = [
+    "EX_BUG",
+    "BudgetIsKept",
+    "CauseIsTheInjectedOne",
+    "Checker",
+    "EveryRunEnds",
+    "Limits",
+    "NoBug",
+    "NothingIsLeft",
+    "OldWorkersAreGone",
+    "OneMembershipPerRound",
+    "RanksOnceEach",
+    "SameVerdict",
+    "Violation",
+    "all_checkers",
+]
+
+EX_BUG = 70
+# A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
+RESUMED_S = 0.1
+
+
+class Violation(AssertionError):
+    """Something happened that must not."""
+
+
+class Limits(Struct, kw_only=True):
+    """What the job was started with, as far as it bounds rounds."""
+
+    min_nodes: int
+    max_nodes: int
+    max_restarts: int
+
+
+class Checker:
+    """Base: sees nothing wrong."""
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Take one observation. Raises ``Violation``."""
+
+    def finish(self) -> None:
+        """The world has ended. Raises ``Violation``."""
+
+
+class OneMembershipPerRound(Checker):
+    """All members of a round know the same round: size, master, restart count, reason; a group rank is one node."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._rounds: dict[int, tuple[str, Round]] = {}
+        self._places: dict[tuple[int, int], str] = {}
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Compare each worker's round with the first one's."""
+        if not isinstance(seen, WorkerStarted):
+            return
+        number = seen.round.number
+        agent, first = self._rounds.setdefault(number, (seen.agent, seen.round))
+        for what in (
+            "group_world_size",
+            "world_size",
+            "master_addr",
+            "master_port",
+            "restart_count",
+            "reason",
+        ):
+            ours, theirs = getattr(seen.round, what), getattr(first, what)
+            if ours != theirs:
+                raise Violation(
+                    f"round {number}: {what} is {ours!r} for {seen.agent} and {theirs!r} for {agent}"
+                )
+        size = seen.round.group_world_size
+        if not self._limits.min_nodes <= size <= self._limits.max_nodes:
+            low, high = self._limits.min_nodes, self._limits.max_nodes
+            raise Violation(f"round {number} has {size} nodes, and {low} to {high} were asked for")
+        holder = self._places.setdefault((number, seen.round.group_rank), seen.agent)
+        if holder != seen.agent:
+            place = seen.round.group_rank
+            raise Violation(f"round {number}: {holder} and {seen.agent} both have group rank {place}")
+
+
+class RanksOnceEach(Checker):
+    """In a round each rank from 0 to n - 1 starts once at most, and no other rank."""
+
+    def __init__(self) -> None:
+        self._started: dict[tuple[int, int], str] = {}
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Look at each worker that starts."""
+        if not isinstance(seen, WorkerStarted):
+            return
+        rank, number = seen.round.rank(seen.local_rank), seen.round.number
+        if not 0 <= rank < seen.round.world_size:
+            raise Violation(f"round {number}: {seen.agent} started rank {rank} of {seen.round.world_size}")
+        if (number, rank) in self._started:
+            other = self._started[number, rank]
+            raise Violation(f"round {number}: rank {rank} was started by {other} and by {seen.agent}")
+        self._started[number, rank] = seen.agent
+
+
+class OldWorkersAreGone(Checker):
+    """When a worker of a round starts, none of an older round is alive anywhere, and none of a newer one either."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[str, int], int] = {}
+        self._suspended: set[str] = set()
+        self._resumed_at: dict[str, float] = {}
+        self._latest = 0
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Keep count of who is alive."""
+        match seen:
+            case Suspended(node):
+                self._suspended.add(node)
+            case Resumed(node):
+                self._suspended.discard(node)
+                self._resumed_at[node] = at
+            case WorkerEnded(agent, pid):
+                self._live.pop((agent, pid), None)
+            case WorkerStarted(agent, pid, settled):
+                self._live[agent, pid] = settled.number
+                self._latest = max(self._latest, settled.number)
+                self._look(at)
+        if self._resumed_at and not isinstance(seen, WorkerStarted):
+            self._look(at)
+
+    def _look(self, at: float) -> None:
+        for (agent, pid), number in self._live.items():
+            if number < self._latest and not self._is_excused(agent, at):
+                raise Violation(
+                    f"pid {pid} of {agent}, of round {number}, is alive beside a worker of round {self._latest}"
+                )
+
+    def _is_excused(self, agent: str, at: float) -> bool:
+        node = agent.rpartition(".")[0]
+        return node in self._suspended or at - self._resumed_at.get(node, -RESUMED_S) < RESUMED_S
+
+
+class BudgetIsKept(Checker):
+    """Restarts are charged for failures of workers only, each once, and no more than there are."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._own_faults = 0
+        self._counts: dict[int, int] = {}
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Compare the count of each round with the faults so far."""
+        if isinstance(seen, Fault) and seen.rank is not None:
+            self._own_faults += 1
+        if not isinstance(seen, WorkerStarted):
+            return
+        number, count = seen.round.number, seen.round.restart_count
+        if count > self._limits.max_restarts:
+            raise Violation(f"round {number}: restart {count} of {self._limits.max_restarts}")
+        if count > self._own_faults:
+            raise Violation(
+                f"round {number} is restart {count}, and workers failed {self._own_faults} times: "
+                f"{seen.round.reason!r} was charged"
+            )
+        earlier = max((one for other, one in self._counts.items() if other < number), default=0)
+        if count < earlier:
+            raise Violation(f"round {number} is restart {count}, after an earlier one was {earlier}")
+        self._counts[number] = count
+
+
+class NothingIsLeft(Checker):
+    """An agent that has ended in order has no process left; at the end of the world nobody has."""
+
+    def __init__(self) -> None:
+        self._live: dict[tuple[str, int], float] = {}
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Keep count of who is alive."""
+        match seen:
+            case WorkerStarted(agent, pid):
+                self._live[agent, pid] = at
+            case WorkerEnded(agent, pid):
+                self._live.pop((agent, pid), None)
+            case AgentEnded(agent, is_orderly=True):
+                if left := [pid for owner, pid in self._live if owner == agent]:
+                    raise Violation(f"{agent} has ended and left {left}")
+
+    def finish(self) -> None:
+        """Nobody is alive."""
+        if self._live:
+            raise Violation(f"the world has ended, and these are alive: {sorted(self._live)}")
+
+
+class EveryRunEnds(Checker):
+    """Every agent that started comes to an end."""
+
+    def __init__(self) -> None:
+        self._running: set[str] = set()
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Keep count of the agents."""
+        match seen:
+            case AgentStarted(agent):
+                self._running.add(agent)
+            case AgentEnded(agent) | AgentCrashed(agent):
+                self._running.discard(agent)
+
+    def finish(self) -> None:
+        """None runs."""
+        if self._running:
+            raise Violation(f"these agents never ended: {', '.join(sorted(self._running))}")
+
+
+class NoBug(Checker):
+    """No agent ends with the exit code of a bug of ours."""
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Look at each end."""
+        if isinstance(seen, AgentEnded) and seen.exit_code == EX_BUG:
+            raise Violation(f"{seen.agent} ended with a bug of ours:\n{seen.last_words}")
+
+
+class SameVerdict(Checker):
+    """All agents that nobody told to leave end with one exit code and one verdict."""
+
+    def __init__(self) -> None:
+        self._leaving: set[str] = set()
+        self._first: tuple[str, tuple[object, ...]] | None = None
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Compare each verdict with the first one."""
+        if isinstance(seen, StopSignalled):
+            self._leaving.add(seen.agent)
+        if not isinstance(seen, AgentEnded) or seen.agent in self._leaving:
+            return
+        cause = getattr(seen.verdict, "cause", None)
+        spoken = (
+            seen.exit_code,
+            getattr(seen.verdict, "ending", None),
+            getattr(cause, "rank", None),
+            getattr(cause, "summary", None),
+        )
+        if self._first is None:
+            self._first = (seen.agent, spoken)
+        elif self._first[1] != spoken:
+            raise Violation(f"{self._first[0]} ended with {self._first[1]}, and {seen.agent} with {spoken}")
+
+
+class CauseIsTheInjectedOne(Checker):
+    """Who is blamed failed by an own fault, in the last round that ran; a job without one is not called failed."""
+
+    def __init__(self) -> None:
+        self._faults: set[tuple[int | None, int]] = set()
+        self._latest = 0
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Remember who failed, and look at each verdict."""
+        match seen:
+            case WorkerStarted(round=settled):
+                self._latest = max(self._latest, settled.number)
+            case Fault(rank=int(rank), round=number):
+                self._faults.add((number, rank))
+            case AgentEnded(agent, verdict=verdict):
+                cause = getattr(verdict, "cause", None)
+                if cause is not None and (self._latest, cause.rank) not in self._faults:
+                    blamed = f"rank {cause.rank} of round {self._latest} ({cause.summary!r})"
+                    raise Violation(
+                        f"{agent} blames {blamed}, and (round, rank) of own faults: {self._faults}"
+                    )
+
+
+def all_checkers(limits: Limits) -> list[Checker]:
+    """One of each."""
+    return [
+        OneMembershipPerRound(limits),
+        RanksOnceEach(),
+        OldWorkersAreGone(),
+        BudgetIsKept(limits),
+        NothingIsLeft(),
+        EveryRunEnds(),
+        NoBug(),
+        SameVerdict(),
+        CauseIsTheInjectedOne(),
+    ]

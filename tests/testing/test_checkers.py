@@ -1,0 +1,229 @@
+"""Each checker complains about what it is there for, and about nothing in a world that goes well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.agent.verdict import Ending, Failure, Verdict
+from phalanx.rendezvous.round import Round
+from phalanx.testing.checkers import (
+    BudgetIsKept,
+    CauseIsTheInjectedOne,
+    Checker,
+    EveryRunEnds,
+    Limits,
+    NoBug,
+    NothingIsLeft,
+    OldWorkersAreGone,
+    OneMembershipPerRound,
+    RanksOnceEach,
+    SameVerdict,
+    Violation,
+    all_checkers,
+)
+from phalanx.testing.trace import (
+    AgentEnded,
+    AgentStarted,
+    Fault,
+    Observation,
+    Resumed,
+    StopSignalled,
+    Suspended,
+    WorkerEnded,
+    WorkerStarted,
+)
+
+LIMITS = Limits(min_nodes=2, max_nodes=3, max_restarts=1)
+SUCCEEDED = Verdict(ending=Ending.SUCCEEDED, exit_code=0)
+
+
+def started(agent: str, number: int = 1, rank: int = 0, pid: int = 1, **changes: object) -> WorkerStarted:
+    fields: dict[str, object] = {
+        "number": number,
+        "restart_count": 0,
+        "reason": "",
+        "group_rank": rank,
+        "group_world_size": 2,
+        "first_rank": rank,
+        "local_world_size": 1,
+        "world_size": 2,
+        "master_addr": "10.0.0.1",
+        "master_port": 29500,
+    }
+    return WorkerStarted(agent, pid, Round(**{**fields, **changes}), 0)  # type: ignore[arg-type]
+
+
+def ended(agent: str, verdict: Verdict = SUCCEEDED, *, is_orderly: bool = True) -> AgentEnded:
+    return AgentEnded(agent, verdict.exit_code, verdict, "", is_orderly)
+
+
+def failed(rank: int) -> Verdict:
+    cause = Failure(rank=rank, local_rank=0, pid=1, exit_code=3, exited_at=1.0, summary="boom")
+    return Verdict(ending=Ending.FAILED, exit_code=3, cause=cause)
+
+
+def watch(checker: Checker, seen: Sequence[Observation | float]) -> None:
+    at = 0.0
+    for one in seen:
+        if isinstance(one, float):
+            at += one
+        else:
+            checker.see(at, one)
+    checker.finish()
+
+
+GOOD: list[Observation | float] = [
+    AgentStarted("a.1"),
+    AgentStarted("b.1"),
+    started("a.1"),
+    started("b.1", rank=1),
+    Fault("worker", "b.1", 1, 1),
+    WorkerEnded("b.1", 1, 3, "boom"),
+    WorkerEnded("a.1", 1, -15, "asked"),
+    1.0,
+    started("a.1", 2, pid=2, restart_count=1, reason="rank 1 failed"),
+    started("b.1", 2, rank=1, pid=2, restart_count=1, reason="rank 1 failed"),
+    WorkerEnded("b.1", 2, 0, "done"),
+    WorkerEnded("a.1", 2, 0, "done"),
+    ended("a.1"),
+    ended("b.1"),
+]
+
+
+def test_a_world_that_goes_well_is_no_violation() -> None:
+    for checker in all_checkers(LIMITS):
+        watch(checker, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("checker", "seen", "sentence"),
+    [
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1"), started("b.1", rank=1, master_port=29501)],
+            "master_port is 29501 for b.1",
+            id="another master",
+        ),
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1"), started("b.1", rank=1, restart_count=1)],
+            "restart_count",
+            id="another restart count",
+        ),
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1"), started("b.1", rank=1, reason="why")],
+            "reason is 'why'",
+            id="another reason",
+        ),
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1"), started("b.1")],
+            "both have group rank 0",
+            id="one place twice",
+        ),
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1", group_world_size=1)],
+            "has 1 nodes",
+            id="too few nodes",
+        ),
+        pytest.param(
+            OneMembershipPerRound(LIMITS),
+            [started("a.1", group_world_size=4)],
+            "has 4 nodes",
+            id="too many nodes",
+        ),
+        pytest.param(
+            RanksOnceEach(),
+            [started("a.1"), started("a.1", pid=2)],
+            "rank 0 was started by",
+            id="a rank twice",
+        ),
+        pytest.param(RanksOnceEach(), [started("a.1", rank=2)], "rank 2 of 2", id="a rank beyond the world"),
+        pytest.param(
+            OldWorkersAreGone(), [started("a.1"), started("b.1", 2)], "is alive beside", id="old beside new"
+        ),
+        pytest.param(
+            OldWorkersAreGone(),
+            [started("a.1", 2), started("b.1", 1)],
+            "is alive beside",
+            id="an old one starts late",
+        ),
+        pytest.param(
+            OldWorkersAreGone(),
+            [started("a.1"), Suspended("a"), started("b.1", 2), 5.0, Resumed("a"), 1.0, AgentStarted("c.1")],
+            "is alive beside",
+            id="old after its node resumed",
+        ),
+        pytest.param(
+            BudgetIsKept(LIMITS),
+            [Fault("w", "a.1", 0, 1), Fault("w", "a.1", 0, 2), started("a.1", 3, restart_count=2)],
+            "restart 2 of 1",
+            id="overdrawn",
+        ),
+        pytest.param(
+            BudgetIsKept(LIMITS),
+            [Fault("cut", "a"), started("a.1", 2, restart_count=1)],
+            "workers failed 0 times",
+            id="a membership change is charged",
+        ),
+        pytest.param(
+            BudgetIsKept(LIMITS),
+            [Fault("w", "a.1", 0, 1), started("a.1", 2, restart_count=1), started("a.1", 3)],
+            "after an earlier one was 1",
+            id="a charge is forgotten",
+        ),
+        pytest.param(
+            NothingIsLeft(), [started("a.1"), ended("a.1")], "a.1 has ended and left", id="left by an agent"
+        ),
+        pytest.param(NothingIsLeft(), [started("a.1")], "these are alive", id="left at the end"),
+        pytest.param(EveryRunEnds(), [AgentStarted("a.1")], "never ended: a.1", id="never ends"),
+        pytest.param(NoBug(), [AgentEnded("a.1", 70, None, "Traceback", False)], "Traceback", id="a bug"),
+        pytest.param(
+            SameVerdict(), [ended("a.1"), ended("b.1", failed(1))], "and b.1 with", id="two verdicts"
+        ),
+        pytest.param(
+            SameVerdict(), [ended("a.1", failed(0)), ended("b.1", failed(1))], "and b.1 with", id="two causes"
+        ),
+        pytest.param(
+            CauseIsTheInjectedOne(),
+            [started("a.1"), started("b.1", rank=1), Fault("w", "a.1", 0, 1), ended("a.1", failed(1))],
+            "blames rank 1 of round 1",
+            id="the wrong rank is blamed",
+        ),
+        pytest.param(
+            CauseIsTheInjectedOne(),
+            [started("a.1"), ended("a.1", failed(0))],
+            "blames rank 0",
+            id="nobody failed",
+        ),
+    ],
+)
+def test_a_checker_complains(checker: Checker, seen: list[Observation | float], sentence: str) -> None:
+    with pytest.raises(Violation, match=sentence):
+        watch(checker, seen)
+
+
+def test_a_worker_of_a_suspended_machine_is_excused_and_for_a_moment_after() -> None:
+    watch(
+        OldWorkersAreGone(),
+        [
+            started("a.1"),
+            Suspended("a"),
+            started("b.1", 2),
+            5.0,
+            Resumed("a"),
+            0.01,
+            WorkerEnded("a.1", 1, -9, "the fence fell"),
+            1.0,
+            AgentStarted("c.1"),
+        ],
+    )
+
+
+def test_who_leaves_may_have_a_verdict_of_its_own() -> None:
+    stopped = Verdict(ending=Ending.STOPPED, exit_code=143)
+    watch(SameVerdict(), [StopSignalled("a.1", 15), ended("a.1", stopped), ended("b.1"), ended("c.1")])
