@@ -1,0 +1,380 @@
+"""A store inside of a torchelastic rendezvous backend: the store machine as one JSON value, under compare-and-set.
+
+For backends that people have written (``get_state``, ``set_state``). All that is waiting is done in one exchange:
+read the state, try the requests on a copy, put the copy in its place, and try again if somebody was faster. It looks
+for changes every half second, which no other store but ``file`` has to do.
+
+No two nodes' clocks are compared: a lease that was renewed shows a higher count, and each client measures by its own
+clock for how long a count has stood still. Whoever sees it stand for a whole ttl proposes the lease's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from phalanx.records import Struct
+from phalanx.rendezvous.backend import RendezvousBackend
+from phalanx.rendezvous.blocking import BlockingCalls
+from phalanx.rendezvous.errors import RendezvousStateError
+from phalanx.store.machine import (
+    Answered,
+    EndWatch,
+    Failed,
+    GrantAsked,
+    Notify,
+    RenewAsked,
+    RevokeAsked,
+    SnapshotLoaded,
+    StoreMachine,
+    TransactionAsked,
+    WatchAsked,
+    WatchClosed,
+)
+from phalanx.store.port import (
+    Answer,
+    Compare,
+    Operation,
+    Refused,
+    Store,
+    StoreError,
+    StoreReset,
+    Unclear,
+    Watch,
+)
+from phalanx.store.watching import BatchQueue
+
+__all__ = ["BackendStore"]
+
+VERSION = 1
+POLL_S = 0.5
+SHORTEST_PAUSE_S = 0.01
+ATTEMPT_S = 5.0  # torchelastic's heartbeat timeout: as long as it waits for one operation on a backend
+# Every write carries the history along. 256 revisions in the half second between two looks are more than a backend
+# takes; whoever falls behind further lists anew.
+HISTORY_MAX = 256
+STATE_BYTES_MAX = 64 * 1024 * 1024
+COLLISION_PAUSE_S, COLLISION_PAUSE_MAX_S = 0.005, 0.5  # after losing a compare-and-set, doubled each time
+
+
+class _Loaded(Struct):
+    """What the backend holds."""
+
+    token: Any
+    incarnation: str
+    """Random, of the first who wrote; empty: nothing was written yet."""
+    snapshot: Mapping[str, Any]
+
+
+class _Damaged(ValueError):
+    """The backend holds something that is no store of ours."""
+
+
+class BackendStore(Store):
+    """A client of the store in a backend's value. Closing it leaves the backend, which is the caller's, alone."""
+
+    def __init__(
+        self,
+        backend: RendezvousBackend,
+        *,
+        attempt_s: float = ATTEMPT_S,
+        poll_s: float = POLL_S,
+        source_address: str | None = None,
+    ) -> None:
+        self._backend = backend
+        self._attempt_s = attempt_s
+        self._poll_s = poll_s
+        self._source_address = source_address
+        self._calls = BlockingCalls(f"phalanx-backend-{backend.name}")
+        self._machine = _blank()
+        self._incarnation = ""
+        self._lost: StoreError | None = None
+        self._requests: dict[asyncio.Future[Any], Any] = {}
+        self._new_watches: list[WatchAsked] = []
+        self._old_watches: list[BatchQueue] = []
+        self._watches: set[BatchQueue] = set()
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_open = True
+        self._is_deaf = False
+        """The backend failed when it was asked last."""
+
+    # The port
+
+    async def transaction(
+        self,
+        compares: Sequence[Compare] = (),
+        then: Sequence[Operation] = (),
+        otherwise: Sequence[Operation] = (),
+    ) -> Answer:
+        """As every store does."""
+        answer = await self._ask(TransactionAsked(None, tuple(compares), tuple(then), tuple(otherwise)))
+        assert isinstance(answer, Answer)
+        return answer
+
+    def watch(self, prefix: str, from_revision: int) -> Watch:
+        """As every store does; each change is seen within half a second and one look at the backend."""
+        queue = BatchQueue(self._watch_closed)
+        if (error := self._hindrance()) is not None:
+            queue.end(error)
+            return queue
+        self._watches.add(queue)
+        self._new_watches.append(WatchAsked(queue, prefix, from_revision))
+        self._start()
+        return queue
+
+    async def grant(self, ttl_s: float) -> int:
+        """As every store does."""
+        lease = await self._ask(GrantAsked(None, ttl_s))
+        assert isinstance(lease, int)
+        return lease
+
+    async def renew(self, lease: int) -> None:
+        """As every store does."""
+        await self._ask(RenewAsked(None, lease))
+
+    async def revoke(self, lease: int) -> None:
+        """As every store does."""
+        await self._ask(RevokeAsked(None, lease))
+
+    async def close(self) -> None:
+        """As every store does."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._calls.close()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._fail_all(_closed())
+        for queue in tuple(self._watches):
+            queue.end(_closed())
+
+    @property
+    def source_address(self) -> str | None:
+        """Our own address, if the one who made this store knows it: a backend does not say."""
+        return self._source_address
+
+    # Requests
+
+    async def _ask(self, event: Any) -> Any:
+        if (error := self._hindrance()) is not None:
+            raise error
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._requests[future] = event
+        self._start()
+        try:
+            return await asyncio.wait_for(future, self._attempt_s)
+        except TimeoutError:
+            raise Unclear(f"{self._subject} has not answered within {self._attempt_s:g} s.") from None
+        finally:
+            self._requests.pop(future, None)
+
+    @property
+    def _subject(self) -> str:
+        return f"The rendezvous backend {self._backend.name!r}"
+
+    def _hindrance(self) -> StoreError | None:
+        return self._lost if self._is_open else _closed()
+
+    def _watch_closed(self, queue: BatchQueue) -> None:
+        self._watches.discard(queue)
+        self._new_watches = [one for one in self._new_watches if one.watch is not queue]
+        self._old_watches.append(queue)
+
+    def _start(self) -> None:
+        self._wake.set()
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while self._lost is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._pause_s())
+            self._wake.clear()
+            silent = self._silent_leases()
+            if not (self._requests or self._watches or silent):
+                continue
+            try:
+                await self._exchange(silent)
+                self._is_deaf = False
+            except _Damaged as error:
+                self._give_up(Refused(f"{self._subject} holds no store of ours: {error}."))
+            except StoreReset as error:
+                self._give_up(error)
+            except RendezvousStateError as error:
+                self._give_up(Refused(f"{self._subject} says that its state is damaged: {error}"))
+            except Exception as error:  # noqa: BLE001 # the border to code of others: whatever it is, it is no answer
+                self._is_deaf = True
+                self._fail_all(Unclear(f"{self._subject} failed: {type(error).__name__}: {error}"))
+
+    def _pause_s(self) -> float | None:
+        """For how long nobody needs to look, unless somebody asks for something."""
+        deadline = None if self._is_deaf else self._machine.deadline
+        pauses = [self._poll_s] if self._watches or self._is_deaf else []
+        if deadline is not None:
+            # A lease that is due stays so until an exchange has ended it.
+            pauses.append(max(SHORTEST_PAUSE_S, deadline - asyncio.get_running_loop().time()))
+        return min(pauses, default=None)
+
+    def _silent_leases(self) -> dict[int, int]:
+        """The leases whose count has stood still for a ttl, with that count.
+
+        None while the backend is out of reach: nobody else can be expected to renew then, and the machine, stepped
+        late after that, gives each lease a full ttl; as it does when it was us who slept.
+        """
+        if self._is_deaf:
+            return {}
+        now = asyncio.get_running_loop().time()
+        self._machine.step(WatchClosed(None), now)  # changes nothing, but notices a freeze
+        leases = self._machine.leases
+        return {number: lease.renewals for number, lease in leases.items() if lease.expires_at <= now}
+
+    # Exchanges with the backend
+
+    async def _exchange(self, silent: Mapping[int, int]) -> None:
+        loaded = await self._look()
+        self._update_watches()
+        pause_s = COLLISION_PAUSE_S
+        while (requests := self._waiting()) or silent:
+            trial, answers = _try(loaded, requests, silent)
+            loaded, is_done = await self._write(loaded, trial.snapshot())
+            if is_done:
+                _hand_out_answers(answers)
+                return
+            await asyncio.sleep(random.uniform(0, pause_s))
+            pause_s = min(2 * pause_s, COLLISION_PAUSE_MAX_S)
+
+    def _waiting(self) -> dict[asyncio.Future[Any], Any]:
+        return {future: event for future, event in self._requests.items() if not future.done()}
+
+    async def _look(self) -> _Loaded:
+        return self._load(_decode(await self._calls.start(self._backend.get_state)))
+
+    async def _write(self, loaded: _Loaded, snapshot: Mapping[str, Any]) -> tuple[_Loaded, bool]:
+        """Put the snapshot in the place of what was loaded; what is there then, and whether it is the snapshot."""
+        if snapshot == loaded.snapshot:
+            return loaded, True
+        incarnation = loaded.incarnation or secrets.token_hex(8)
+        state = _encode(incarnation, snapshot)
+        result = await self._calls.start(lambda: self._backend.set_state(state, loaded.token))
+        if result is None:
+            return await self._look(), False
+        bits, token, is_set = result
+        if is_set:
+            return self._load(_Loaded(token, incarnation, snapshot)), True
+        return self._load(_decode((bits, token))), False
+
+    def _load(self, loaded: _Loaded) -> _Loaded:
+        """Take the backend's state over, and tell the watches what is new. Raises ``StoreReset``."""
+        if self._incarnation and loaded.incarnation != self._incarnation:
+            raise StoreReset(f"{self._subject} has lost its state, or another one was put there.")
+        if not loaded.incarnation:
+            return loaded
+        self._incarnation = loaded.incarnation
+        try:
+            commands = self._machine.step(SnapshotLoaded(loaded.snapshot), asyncio.get_running_loop().time())
+        except ValueError as error:
+            raise _Damaged(str(error)) from None
+        _hand_out(commands)
+        return loaded
+
+    def _update_watches(self) -> None:
+        """Only now, when the machine knows the state's history, it can say what a watch has missed."""
+        now = asyncio.get_running_loop().time()
+        new, old = self._new_watches, self._old_watches
+        self._new_watches, self._old_watches = [], []
+        for event in new:
+            _hand_out(self._machine.step(event, now))
+        for queue in old:
+            self._machine.step(WatchClosed(queue), now)
+
+    # Failures
+
+    def _give_up(self, error: StoreError) -> None:
+        self._lost = error
+        self._fail_all(error)
+        for queue in tuple(self._watches):
+            queue.end(error)
+
+    def _fail_all(self, error: StoreError) -> None:
+        for future in tuple(self._requests):
+            if not future.done():
+                future.set_exception(error)
+
+
+def _encode(incarnation: str, snapshot: Mapping[str, Any]) -> bytes:
+    state = {"phalanx": VERSION, "incarnation": incarnation, "store": snapshot}
+    return json.dumps(state, separators=(",", ":")).encode()
+
+
+def _decode(state: tuple[bytes, Any] | None) -> _Loaded:
+    if state is None:
+        return _Loaded(None, "", _blank().snapshot())
+    bits, token = state
+    if len(bits) > STATE_BYTES_MAX:
+        raise _Damaged(f"{len(bits)} bytes, which is more than any job needs")
+    try:
+        value = json.loads(bits)
+    except (ValueError, RecursionError):
+        raise _Damaged(
+            "its value is no JSON; agents of torchrun and of Phalanx cannot be in one job"
+        ) from None
+    if not isinstance(value, dict) or value.get("phalanx") != VERSION:
+        raise _Damaged("its value was written by another program, or by another version of this one")
+    incarnation, store = value.get("incarnation"), value.get("store")
+    if not isinstance(incarnation, str) or not incarnation or not isinstance(store, dict):
+        raise _Damaged("its value is not whole")
+    return _Loaded(token, incarnation, store)
+
+
+def _blank() -> StoreMachine:
+    return StoreMachine(history_max=HISTORY_MAX)
+
+
+def _try(
+    loaded: _Loaded, requests: Mapping[asyncio.Future[Any], Any], silent: Mapping[int, int]
+) -> tuple[StoreMachine, list[tuple[asyncio.Future[Any], Answered | Failed]]]:
+    """Perform everything on a copy; the copy, and the answers that are right if it becomes the state."""
+    trial = _blank()  # it lives for no time: its clock stands still
+    trial.step(SnapshotLoaded(loaded.snapshot), 0.0)
+    for number, renewals in silent.items():
+        lease = trial.leases.get(number)
+        if lease is not None and lease.renewals == renewals:
+            trial.step(RevokeAsked(None, number), 0.0)
+    answers: list[tuple[asyncio.Future[Any], Answered | Failed]] = []
+    for future, event in requests.items():
+        commands = trial.step(event, 0.0)
+        answers += [(future, command) for command in commands if isinstance(command, Answered | Failed)]
+    return trial, answers
+
+
+def _hand_out_answers(answers: Sequence[tuple[asyncio.Future[Any], Answered | Failed]]) -> None:
+    for future, command in answers:
+        if future.done():
+            continue
+        if isinstance(command, Failed):
+            future.set_exception(command.error)
+        else:
+            future.set_result(command.answer)
+
+
+def _hand_out(commands: Sequence[Any]) -> None:
+    for command in commands:
+        if isinstance(command, Notify):
+            watch: Any
+            for watch in command.watches:
+                watch.notify(command.batch)
+        elif isinstance(command, EndWatch):
+            watch = command.watch
+            watch.end(command.error)
+
+
+def _closed() -> Unclear:
+    return Unclear("The connection to the store was closed on our side.")
