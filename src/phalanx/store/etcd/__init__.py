@@ -17,10 +17,10 @@ __all__ = ["open_etcd"]
 async def open_etcd(
     endpoints: str | Sequence[str],
     *,
-    protocol: str = "http",
+    tls: bool = False,
     ca_cert: str | None = None,
-    ssl_cert: str | None = None,
-    ssl_cert_key: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
     user: str | None = None,
     password: str | None = None,
     prefix: str = "",
@@ -29,9 +29,10 @@ async def open_etcd(
 ) -> EtcdV3Store:
     """Open an etcd cluster of version 3.4 or newer, and make sure that it answers.
 
-    ``endpoints`` are ``host:port``, ``[ipv6]:port`` or URLs, several also separated by commas; ``protocol``, http or
-    https, is for those that are no URLs. ``ca_cert``, ``ssl_cert`` and ``ssl_cert_key`` are files, by torchelastic's
-    names. ``attempt_s`` limits one attempt; ``pulse_s`` is how long a member may be silent before a watch doubts it.
+    ``endpoints`` are ``host:port``, ``[ipv6]:port`` or URLs, several also separated by commas; ``tls`` is for those
+    that are no URLs. ``ca_cert`` (None: the system's authorities), ``cert`` and ``key`` are PEM files. Every key is
+    stored with ``prefix`` before it. ``attempt_s`` limits one attempt; ``pulse_s`` is how long a member may be silent
+    before a watch doubts it.
 
     Raises ``Unclear`` when no member answers, and ``Refused`` when trying again is of no use: without the extra, with
     a certificate that is not trusted, without the permission to read ``prefix``.
@@ -45,9 +46,9 @@ async def open_etcd(
         raise Refused(f"{sentence} ({error}).") from error
     from phalanx.store.etcd.endpoints import Tls, parse_endpoints
 
-    found = parse_endpoints(endpoints, protocol=protocol)
+    found = parse_endpoints(endpoints, protocol="https" if tls else "http")
     needs_tls = any(endpoint.is_tls for endpoint in found)
-    context = Tls(ca_cert=ca_cert, cert=ssl_cert, key=ssl_cert_key).context() if needs_tls else None
+    context = Tls(ca_cert=ca_cert, cert=cert, key=key).context() if needs_tls else None
     members = Members(found, context=context, look_up_s=attempt_s)
     store = EtcdV3Store(
         Session(members, user=user, password=password, attempt_s=attempt_s, pulse_s=pulse_s), prefix=prefix

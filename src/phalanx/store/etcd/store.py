@@ -12,6 +12,7 @@ from phalanx.store.etcd.connection import Call
 from phalanx.store.etcd.messages import Message, message
 from phalanx.store.etcd.session import Session
 from phalanx.store.etcd.watch import EtcdWatch
+from phalanx.store.limits import TTL_MAX_S, find_mistake
 from phalanx.store.port import (
     Answer,
     Change,
@@ -23,6 +24,7 @@ from phalanx.store.port import (
     LeaseExpired,
     Operation,
     Put,
+    Refused,
     Store,
 )
 
@@ -58,10 +60,9 @@ class EtcdV3Store(Store):
 
     def __init__(self, session: Session, *, prefix: str = "") -> None:
         self._session = session
-        self._prefix = _encode(prefix)
+        self._prefix = prefix.encode()
         self._ttls: dict[int, float] = {}
         self._watches: set[EtcdWatch] = set()
-        self._is_closed = False
 
     async def transaction(
         self,
@@ -70,6 +71,8 @@ class EtcdV3Store(Store):
         otherwise: Sequence[Operation] = (),
     ) -> Answer:
         """See the port."""
+        if mistake := find_mistake(compares, then, otherwise):
+            raise Refused(mistake)
         request = _TXN.request(
             compare=map(self._compare, compares),
             success=map(self._operation, then),
@@ -88,8 +91,10 @@ class EtcdV3Store(Store):
 
     async def grant(self, ttl_s: float) -> int:
         """See the port. The id is ours, so that an attempt without an answer can be repeated."""
+        if not 0 < ttl_s <= TTL_MAX_S:
+            raise Refused(f"A lease lasts more than 0 and at most {TTL_MAX_S:g} seconds, not {ttl_s}.")
         lease = random.getrandbits(62) + 1
-        request = _GRANT.request(TTL=max(1, math.ceil(ttl_s)), ID=lease)
+        request = _GRANT.request(TTL=math.ceil(ttl_s), ID=lease)
         try:
             await self._session.ask(_GRANT, request, is_repeatable=True)
         except LeaseExists:
@@ -121,9 +126,8 @@ class EtcdV3Store(Store):
 
     async def close(self) -> None:
         """See the port."""
-        self._is_closed = True
         await self._session.close()
-        await asyncio.gather(*(watch.aclose() for watch in self._watches))
+        await asyncio.gather(*(watch.join() for watch in self._watches))
 
     @property
     def source_address(self) -> str | None:
@@ -134,21 +138,21 @@ class EtcdV3Store(Store):
 
     def _prefix_range(self, prefix: str) -> tuple[bytes, bytes]:
         """The first key of a prefix, and the first one after it."""
-        key = self._prefix + _encode(prefix)
+        key = self._prefix + prefix.encode()
         if not (stem := key.rstrip(b"\xff")):
             return key or b"\0", b"\0"  # to the end of all keys
         return key, stem[:-1] + bytes((stem[-1] + 1,))
 
     def _compare(self, compare: Compare) -> Message:
         target, name = _TARGETS[compare.field]
-        made = _TXN_COMPARE(target=target, key=self._prefix + _encode(compare.key))
+        made = _TXN_COMPARE(target=target, key=self._prefix + compare.key.encode())
         setattr(made, name, compare.value)
         return made
 
     def _operation(self, operation: Operation) -> Message:
         made = _REQUEST_OP()
         if isinstance(operation, Put):
-            made.request_put.key = self._prefix + _encode(operation.key)
+            made.request_put.key = self._prefix + operation.key.encode()
             made.request_put.value = operation.value
             made.request_put.lease = operation.lease
             return made
@@ -156,7 +160,7 @@ class EtcdV3Store(Store):
         if operation.is_prefix:
             asked.key, asked.range_end = self._prefix_range(operation.key)
         else:
-            asked.key = self._prefix + _encode(operation.key)
+            asked.key = self._prefix + operation.key.encode()
         if isinstance(operation, Delete):
             asked.prev_kv = True
         return made
@@ -166,12 +170,9 @@ class EtcdV3Store(Store):
         return tuple(map(self._key_value, found))
 
     def _key_value(self, kv: Message) -> KeyValue:
+        # Nobody but us writes there; if somebody does, a key that is no text must not end a watch.
         key = kv.key[len(self._prefix) :].decode("utf-8", "surrogateescape")
         return KeyValue(key, kv.value, kv.create_revision, kv.mod_revision, kv.version, kv.lease)
 
     def _change(self, kv: Message, is_delete: bool) -> Change:
         return Change(self._key_value(kv), is_delete)
-
-
-def _encode(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

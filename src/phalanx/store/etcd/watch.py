@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import groupby
 from typing import Self
@@ -11,7 +12,7 @@ from phalanx.store.etcd.answers import NotDone, Silent, StaleToken
 from phalanx.store.etcd.connection import Call
 from phalanx.store.etcd.messages import Message
 from phalanx.store.etcd.session import Session, next_pause
-from phalanx.store.port import Batch, Change, Compacted, Refused, StoreError, Watch
+from phalanx.store.port import Batch, Change, Compacted, Refused, Watch
 
 __all__ = ["EtcdWatch"]
 
@@ -40,9 +41,11 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
         self._next = max(1, from_revision)  # etcd takes 0 for "from now on"
         self._change = change
         self._was_turned_away = False
-        self._is_ended = False
-        self._batches: asyncio.Queue[Batch | StoreError | None] = asyncio.Queue(_WAITING_BATCHES)
+        self._batches: deque[Batch] = deque()
+        self._has_news, self._has_room = asyncio.Event(), asyncio.Event()
+        self._is_told = False
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._wake)
 
     @property
     def is_over(self) -> bool:
@@ -53,22 +56,32 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
         return self
 
     async def __anext__(self) -> Batch:
-        if self._is_ended:
-            raise StopAsyncIteration
-        item = await self._batches.get()
-        if isinstance(item, Batch):
-            return item
-        self._is_ended = True
-        raise StopAsyncIteration if item is None else item
+        while not self._batches:
+            if self._task.done():
+                if not self._is_told and not self._task.cancelled():
+                    self._is_told = True
+                    self._task.result()  # which raises
+                raise StopAsyncIteration
+            self._has_news.clear()
+            await self._has_news.wait()
+        self._has_room.set()
+        return self._batches.popleft()
+
+    async def join(self) -> None:
+        """Wait until it is over, which the session's end makes it. What came before can still be read."""
+        await asyncio.wait((self._task,))
 
     async def aclose(self) -> None:
         """Stop watching. Idempotent."""
-        self._is_ended = True
+        self._batches.clear()
+        self._is_told = True
         self._task.cancel()
         await asyncio.wait((self._task,))
-        while not self._batches.empty():
-            self._batches.get_nowait()
-        self._batches.put_nowait(None)  # for whoever waits
+
+    def _wake(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # looked at, for perhaps nobody reads
+        self._has_news.set()
 
     async def _run(self) -> None:
         pause_s = 0.0
@@ -81,9 +94,6 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
                     pause_s = 0.0
                 await asyncio.sleep(pause_s)
                 pause_s = next_pause(pause_s)
-            except StoreError as error:
-                await self._batches.put(error)
-                return
 
     def _request(self) -> Message:
         key, range_end = self._range
@@ -104,7 +114,11 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
             self._was_turned_away = False
             return
         for batch in self._batches_of(answer.events):
-            await self._batches.put(batch)
+            while len(self._batches) >= _WAITING_BATCHES:
+                self._has_room.clear()
+                await self._has_room.wait()
+            self._batches.append(batch)
+            self._has_news.set()
             self._next = batch.revision + 1
         if not answer.events and answer.watch_id >= 0:
             self._next = max(self._next, answer.header.revision + 1)

@@ -1,0 +1,120 @@
+"""Real etcd servers for tests: a cluster on loopback whose members can be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.binary import find_etcd
+from phalanx.store.port import Unclear
+
+PATIENCE_S = 60
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody has now. They come from below the range of outgoing connections, which would take them."""
+    found: list[int] = []
+    offset = int.from_bytes(os.urandom(2), "big")
+    for attempt in range(20_000):
+        port = 10_000 + (offset + attempt) % 20_000
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise RuntimeError("no free ports")
+
+
+class Member:
+    """One etcd server."""
+
+    def __init__(
+        self, name: str, folder: Path, *, port: int, peer_port: int, arguments: Sequence[str] = ()
+    ) -> None:
+        self.name = name
+        self.endpoint = f"127.0.0.1:{port}"
+        self.peer_url = f"http://127.0.0.1:{peer_port}"
+        self.folder = folder / name
+        self.log = folder / f"{name}.log"
+        self.scheme = "http"
+        self.arguments = list(arguments)
+        self.cluster: list[Member] = [self]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        url = f"{self.scheme}://{self.endpoint}"
+        command = [
+            find_etcd(),
+            *("--name", self.name, "--data-dir", str(self.folder), "--unsafe-no-fsync"),
+            *("--listen-client-urls", url, "--advertise-client-urls", url),
+            *("--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url),
+            *("--initial-cluster", ",".join(f"{it.name}={it.peer_url}" for it in self.cluster)),
+            *("--bcrypt-cost", "4", *self.arguments),
+        ]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def freeze(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def __str__(self) -> str:
+        tail = self.log.read_text(errors="replace").splitlines()[-5:] if self.log.exists() else []
+        return "\n".join([f"{self.name} on {self.endpoint}:", *tail])
+
+
+@asynccontextmanager
+async def cluster(size: int = 1, *, arguments: Sequence[str] = ()) -> AsyncIterator[list[Member]]:
+    """Members that have found one another, on loopback, in a short folder of their own."""
+    with tempfile.TemporaryDirectory(prefix="etcd-", ignore_cleanup_errors=True) as name:
+        ports = iter(free_ports(2 * size))
+        members = [
+            Member(f"m{number}", Path(name), port=next(ports), peer_port=next(ports), arguments=arguments)
+            for number in range(size)
+        ]
+        try:
+            for member in members:
+                member.cluster = members
+                member.start()
+            await serving(members)
+            yield members
+        finally:
+            for member in members:
+                member.kill()
+
+
+async def serving(members: Sequence[Member], **options: Any) -> None:
+    """Wait until each member answers by itself."""
+    for member in members:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    with contextlib.suppress(Unclear):
+                        await (await open_etcd(f"{member.scheme}://{member.endpoint}", **options)).close()
+                        break
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError("\n".join(map(str, members))) from None
