@@ -10,6 +10,7 @@ import pytest
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
+from phalanx.launcher.adopted import UNKNOWN
 from phalanx.launcher.backends import fingerprint
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of
 from phalanx.launcher.options import RunOptions
@@ -84,6 +85,7 @@ def test_the_settings_of_torchelastic_become_those_of_the_membership() -> None:
 def test_without_settings_the_times_are_torchelastics() -> None:
     member = meet(*C10D).membership
     assert (member.join_timeout_s, member.last_call_s, member.ttl_s) == (600, 30, 15)
+    assert member.drain_s == 30
     assert (member.exit_barrier_s, member.growth, member.is_static) == (None, Growth.NOW, False)
     assert meet("--nnodes=2").membership.join_timeout_s == 900
 
@@ -187,7 +189,7 @@ def test_the_launcher_itself_refuses_what_the_command_line_would() -> None:
 def test_a_job_without_an_id_is_known_by_its_size_program_and_arguments() -> None:
     options = options_of(*C10D)
     assert fingerprint(options) == fingerprint(options_of(*C10D, "--node-rank=3", "--nproc-per-node=2"))
-    others = [
+    others: list[dict[str, Any]] = [
         {"max_nodes": 5},
         {"min_nodes": 1},
         {"entrypoint": "false"},
@@ -200,7 +202,7 @@ def test_a_job_without_an_id_is_known_by_its_size_program_and_arguments() -> Non
 
 
 def test_the_id_of_a_hosted_job_is_unknown_until_its_store_tells_it() -> None:
-    assert (meet(*C10D).run_id(), meet(*C10D).membership.run_id) == ("", "")
+    assert (meet(*C10D).run_id(), meet(*C10D).membership.run_id) == ("", UNKNOWN)
     assert meet(*C10D, "--rdzv-id=7").run_id() == "7"
 
 
@@ -208,6 +210,7 @@ def test_no_jobs_keys_begin_like_those_of_another() -> None:
     meeting = meet(*C10D, "--rdzv-id=team/job%2F")
     assert meeting.run_id() == "team/job%2F"
     assert meeting.membership.run_id == "team%2Fjob%252F"
+    assert meet(*C10D, f"--rdzv-id={UNKNOWN}").membership.run_id != UNKNOWN
 
 
 def test_a_derived_key_is_mentioned_once_unless_only_this_machine_can_reach_the_store() -> None:

@@ -14,8 +14,10 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from phalanx.launcher.adopted import UNKNOWN, AdoptedStore
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of_one, read_settings
+from phalanx.rendezvous.keys import job_prefix
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 
 if TYPE_CHECKING:
@@ -137,9 +139,10 @@ def _hosted(
             run_id=key,
             fingerprint=job,
         )
-        if key is None:
-            learnt[:] = [store.run_id]
-        return store
+        if key is not None:
+            return store
+        learnt[:] = [store.run_id]
+        return AdoptedStore(store, assumed=job_prefix(UNKNOWN), adopted=job_prefix(store.run_id))
 
     is_open = options.secret is None and not is_loopback(endpoint.host)
     return Meeting(
@@ -274,7 +277,7 @@ def _password(conf: Conf) -> str | None:
 def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSettings:
     """What this node brings; ``fixed`` is what a backend knows better."""
     usual: dict[str, Any] = {
-        "run_id": _key(options.run_id or ""),
+        "run_id": UNKNOWN if options.run_id is None else _key(options.run_id),
         "node_id": os.urandom(8).hex(),
         "host": os.uname().nodename,
         "slots": options.nproc,
@@ -290,6 +293,7 @@ def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSett
         "join_timeout_s": conf.join_timeout or conf.timeout or 600.0,
         "store_timeout_s": conf.store_timeout,
         "growth": conf.join_policy,
+        "drain_s": options.grace_s,
         "exit_barrier_s": options.exit_barrier_s,
     }
     return MembershipSettings(**{**usual, **fixed})
@@ -297,7 +301,7 @@ def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSett
 
 def _key(run_id: str) -> str:
     """The run id as one part of a key, so that no job's keys begin like another's."""
-    return run_id.replace("%", "%25").replace("/", "%2F")
+    return run_id.replace("%", "%25").replace("/", "%2F").replace("?", "%3F")
 
 
 def _boot_id() -> str:
