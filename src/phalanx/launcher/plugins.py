@@ -7,10 +7,9 @@ each of hundreds of processes.
 
 from __future__ import annotations
 
-__all__ = ["ERROR_HANDLERS", "RENDEZVOUS_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
+__all__ = ["ERROR_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
 
 ERROR_HANDLERS = "phalanx.error_handlers"
-RENDEZVOUS_HANDLERS = ("phalanx.rendezvous_handlers", "torchrun.handlers")
 
 
 def resolve_error_handler(name: str) -> str:
@@ -28,7 +27,12 @@ def resolve_error_handler(name: str) -> str:
 
 
 def is_rendezvous_handler(name: str) -> bool:
-    """Whether an installed distribution offers a rendezvous backend of this name."""
+    """Whether an installed distribution offers a rendezvous backend of this name. Its code is not loaded.
+
+    That waits until the keeper has been forked, which is to stay small: plug-ins of torchrun import torch.
+    """
     from importlib.metadata import entry_points
 
-    return any(one.name == name for group in RENDEZVOUS_HANDLERS for one in entry_points(group=group))
+    from phalanx.rendezvous.registry import OUR_GROUP, TORCHRUN_GROUP
+
+    return any(entry_points(group=group, name=name) for group in (OUR_GROUP, TORCHRUN_GROUP))
