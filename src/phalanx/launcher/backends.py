@@ -21,6 +21,8 @@ from phalanx.rendezvous.keys import job_prefix
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 
 if TYPE_CHECKING:
+    import ssl
+
     from phalanx.launcher.conf import Conf
     from phalanx.launcher.options import RunOptions
     from phalanx.store.port import Store
@@ -126,6 +128,7 @@ def _hosted(
     learnt = [] if options.run_id is None else [options.run_id]
     key = None if options.run_id is None else _key(options.run_id)
     job = fingerprint(options)
+    server_tls, client_tls = _tls(conf)
 
     async def open_store() -> Store:
         from phalanx.store.hosting import open_hosted
@@ -138,10 +141,12 @@ def _hosted(
             is_host=is_host,
             run_id=key,
             fingerprint=job,
+            server_tls=server_tls,
+            client_tls=client_tls,
         )
         if key is not None:
             return store
-        learnt[:] = [store.run_id]
+        learnt[:] = [_of_key(store.run_id)]
         return AdoptedStore(store, assumed=job_prefix(UNKNOWN), adopted=job_prefix(store.run_id))
 
     is_open = options.secret is None and not is_loopback(endpoint.host)
@@ -262,6 +267,19 @@ def _given_run_id(options: RunOptions, why: str) -> str:
     return options.run_id
 
 
+def _tls(conf: Conf) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
+    if conf.protocol != "https" and not (conf.ca_cert or conf.ssl_cert or conf.ssl_cert_key):
+        return None, None
+    if not (conf.ca_cert and conf.ssl_cert and conf.ssl_cert_key):
+        raise MeetingError("rdzv_conf", "TLS between agents needs ca_cert, ssl_cert and ssl_cert_key")
+    from phalanx.launcher.tls import hosted_contexts
+
+    try:
+        return hosted_contexts(ca_cert=conf.ca_cert, cert=conf.ssl_cert, key=conf.ssl_cert_key)
+    except OSError as error:
+        raise MeetingError("rdzv_conf", f"TLS is not possible with these files: {error}") from None
+
+
 def _password(conf: Conf) -> str | None:
     if conf.user is None:
         return None
@@ -302,6 +320,10 @@ def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSett
 def _key(run_id: str) -> str:
     """The run id as one part of a key, so that no job's keys begin like another's."""
     return run_id.replace("%", "%25").replace("/", "%2F").replace("?", "%3F")
+
+
+def _of_key(part: str) -> str:
+    return part.replace("%3F", "?").replace("%2F", "/").replace("%25", "%")
 
 
 def _boot_id() -> str:

@@ -251,7 +251,7 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         key="protocol",
-        of="etcd",
+        of="c10d, static, etcd",
         read=_choice("http", "https"),
         default="http",
         field="protocol",
@@ -259,15 +259,21 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting(
         key="ca_cert",
-        of="etcd",
+        of="c10d, static, etcd",
         read=str,
         field="ca_cert",
-        help="file with the certificate authority of the servers",
+        help="file with the authority that signed the certificates",
     ),
     Setting(
-        key="ssl_cert", of="etcd", read=str, field="ssl_cert", help="file with this client's certificate"
+        key="ssl_cert",
+        of="c10d, static, etcd",
+        read=str,
+        field="ssl_cert",
+        help="file with this node's certificate",
     ),
-    Setting(key="ssl_cert_key", of="etcd", read=str, field="ssl_cert_key", help="file with its key"),
+    Setting(
+        key="ssl_cert_key", of="c10d, static, etcd", read=str, field="ssl_cert_key", help="file with its key"
+    ),
     Setting(
         key="user",
         of="etcd",
