@@ -59,7 +59,7 @@ class Machine(Generic[StateT]):
 
         Raises ``UnlistedEvent`` for a pair that the table does not have; the machine is unchanged then.
         """
-        arrow = self.table.get(type(event), {}).get(self.state)
+        arrow = self.table.get(self.row(event), {}).get(self.state)
         if arrow is None:
             raise UnlistedEvent(type(self).__name__, self.state.name, event)
         if isinstance(arrow, Void):
@@ -67,6 +67,10 @@ class Machine(Generic[StateT]):
         commands = arrow(self, event, now) or []
         self.check()
         return commands
+
+    def row(self, event: object) -> type:
+        """The row of the table that is asked: the event's type, or a base of it that stands for many."""
+        return type(event)
 
     def check(self) -> None:
         """Assert the machine's invariants. The base has none."""

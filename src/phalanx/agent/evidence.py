@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from signal import Signals
+from socket import gethostname
 
 from phalanx.agent.group import Exit
 from phalanx.agent.messages import ExceptionRecorded
-from phalanx.agent.verdict import Failure, Verdict, exit_status
+from phalanx.agent.verdict import Failure, Verdict, exit_status, first_failure
 from phalanx.agent.workers import Workers
 from phalanx.errors import ErrorHandler, ProcessFailure, get_error_handler
 from phalanx.rendezvous.ports import is_taken
@@ -30,6 +31,7 @@ class Evidence:
 
     def collect(
         self,
+        name: str,
         settled: Round,
         workers: Workers | None,
         exits: Iterable[Exit],
@@ -43,7 +45,9 @@ class Evidence:
         self.processes = {}
         self.stderr_tails = {}
         failed = [one for one in exits if one.exit_code != 0]
-        return tuple(self._examine(settled, workers, one, told.get(one.local_rank)) for one in failed)
+        found = tuple(self._examine(settled, workers, one, told.get(one.local_rank)) for one in failed)
+        first = first_failure(found)
+        return tuple(_with_details(name, one, self) if one is first else one for one in found)
 
     def _examine(
         self, settled: Round, workers: Workers | None, end: Exit, told: ExceptionRecorded | None
@@ -57,6 +61,7 @@ class Evidence:
                 exit_code=end.exit_code,
                 exited_at=end.at,
                 why_not_started=end.why_not_started,
+                host=gethostname(),
             )
         process = workers.failure(end.local_rank)
         self.processes[rank] = process
@@ -64,6 +69,7 @@ class Evidence:
         return Failure(
             rank=rank,
             local_rank=end.local_rank,
+            host=gethostname(),
             pid=process.pid,
             exit_code=end.exit_code,
             exited_at=end.at,
@@ -82,6 +88,19 @@ class Evidence:
         """Copy the first failure's error file to the launcher's own, for the scheduler above (as torchelastic does)."""
         if error_file and verdict.cause is not None and verdict.cause.rank in self.processes:
             hand_up(self.processes[verdict.cause.rank], verdict.exit_code, error_file)
+
+
+def _with_details(name: str, failure: Failure, evidence: Evidence) -> Failure:
+    """What the other nodes will print of this failure, whose files they cannot read."""
+    from phalanx.agent.report import details_of
+
+    process = evidence.processes.get(failure.rank)
+    if process is None:
+        return failure
+    details = details_of(name, failure, process, evidence.stderr_tails.get(failure.rank, b""))
+    return Failure(
+        **{**{one: getattr(failure, one) for one in Failure.__struct_fields__}, "details": details}
+    )
 
 
 def hand_up(process: ProcessFailure, exit_code: int, error_file: str) -> None:

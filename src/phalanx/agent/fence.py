@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["boot_timer", "set_boot_timer"]
+__all__ = ["boot_timer", "has_fallen", "set_boot_timer"]
 
 _CLOCK_BOOTTIME = 7  # linux/time.h; these calls are in the os module from Python 3.13 on
 _TFD_TIMER_ABSTIME = 1
@@ -39,6 +39,14 @@ def set_boot_timer(fd: int, deadline_ns: int | None) -> None:
         seconds, nanoseconds = 0, 1  # zero would mean "off"; this is over since the machine was started
     setting = _Setting(_TimeSpec(0, 0), _TimeSpec(seconds, nanoseconds))
     _checked(_libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, ctypes.byref(setting), None))
+
+
+def has_fallen(fd: int) -> bool:
+    """Whether the timer's time has come since it was set, or since this was asked last."""
+    try:
+        return len(os.read(fd, 8)) == 8
+    except BlockingIOError:  # it was set anew after it was seen to be readable
+        return False
 
 
 def _checked(result: int) -> int:

@@ -92,6 +92,7 @@ class ExceptionSeen(Struct):
 
     local_rank: int
     at: float
+    message: str = ""
 
 
 class StopAsked(Struct):

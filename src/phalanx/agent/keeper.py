@@ -2,7 +2,8 @@
 
 Forked without exec before the agent has a loop or a thread, in a session of its own, deaf to the signals that end
 jobs. It sleeps until the agent dies (its pidfd, or the end of the socket) or the fence falls, then kills the job's
-processes until two scans find none, and exits. It touches only what ``ProcessTree`` counts as the job's.
+processes until two scans find none. After the agent's death it exits; after a fence it stays, for an agent that was
+only frozen may start workers anew. It touches only what ``ProcessTree`` counts as the job's.
 
 Agent → keeper, one packet each: an operation and two integers, with a pidfd beside ``WATCH``. Nothing comes back.
 On the agent's side no method raises when the keeper is gone; ``fileno()`` becomes readable then.
@@ -101,7 +102,10 @@ class Keeper:
         self._send(_Op.WATCH, pid, _UNKNOWN if start_ticks is None else start_ticks, pidfd=pidfd)
 
     def fence(self, deadline: float | None) -> None:
-        """Kill the job when ``CLOCK_BOOTTIME`` (seconds, suspension included) reaches ``deadline``; None: never."""
+        """Kill the job when ``CLOCK_BOOTTIME`` (seconds, suspension included) reaches ``deadline``; None: never.
+
+        What is started after a fence has fallen lives only if another was set before.
+        """
         self._send(_Op.FENCE, _UNKNOWN if deadline is None else int(deadline * 1e9))
 
     def done(self) -> None:
@@ -185,6 +189,7 @@ class _KeeperProcess:
         self._by_pidfd: dict[int, int] = {}
         self._is_over = False
         self._is_done = False
+        self._has_fallen = False  # the fence, and no other was set since
         self._fence_timer: int | None = None
         self._poller = select.poll()
         self._poller.register(link, select.POLLIN)
@@ -206,6 +211,9 @@ class _KeeperProcess:
         """Sleep until it is over; then kill the job, unless the agent said that all is done."""
         while not self._is_over:
             self._take(fd for fd, _ in self._poller.poll())
+            if self._has_fallen and not self._is_over:
+                self._kill_all()
+                self._set_fence(_UNKNOWN)
         # It may have died before this process ran at all; what it said counts: it may have been "done".
         self._read_packets()
         if not self._is_done:
@@ -214,7 +222,8 @@ class _KeeperProcess:
     def _take(self, ready: Iterable[int]) -> None:
         self._read_packets()
         for fd in ready:
-            self._is_over |= fd in (self._agent_fd, self._fence_timer)
+            self._is_over |= fd == self._agent_fd
+            self._has_fallen |= fd == self._fence_timer and self._fence_has_fallen(fd)
             # Asked again: a packet may have replaced the one that was ready by a live worker's of the same number.
             if fd in self._by_pidfd and has_ended(fd):
                 self._note_end(self._by_pidfd[fd])
@@ -266,11 +275,22 @@ class _KeeperProcess:
             self._fence_timer = boot_timer()
             self._poller.register(self._fence_timer, select.POLLIN)
         set_boot_timer(self._fence_timer, None if deadline_ns == _UNKNOWN else deadline_ns)
+        self._has_fallen = False
+
+    @staticmethod
+    def _fence_has_fallen(timer: int) -> bool:
+        from phalanx.agent.fence import has_fallen
+
+        return has_fallen(timer)
 
     def _kill_all(self) -> None:
         give_up_at = time.monotonic() + KILL_FOR_S
         empty_scans = 0
         while empty_scans < 2 and time.monotonic() < give_up_at:
+            if not self._is_over:  # a later fence spares the workers that are started behind it
+                self._read_packets()
+                if not (self._has_fallen or self._is_over):
+                    return
             for pid in [pid for pid, fd in self._pidfds.items() if has_ended(fd)]:
                 self._note_end(pid)
             self._tree.send(signal.SIGKILL)

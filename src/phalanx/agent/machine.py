@@ -1,17 +1,19 @@
-"""The agent of one node: rounds of a worker group until the job has succeeded, failed for good, or was told to stop.
+"""The agent of one node: its workers in each round, until the job has an end or this node leaves it.
 
-    FORMING ──settled──▶ RUNNING ──group ended──▶ COLLECTING ──▶ FORMING (the policy tries again) or ENDED
-                            └──asked to stop──▶ LEAVING ──group ended──▶ COLLECTING ──▶ ENDED
+    WAITING ──round formed──▶ RUNNING ──group ended──▶ COLLECTING ──evidence──▶ WAITING, or CLOSING
+                                 └──asked to stop──▶ LEAVING ──group ended──▶ COLLECTING ──▶ CLOSING ──▶ ENDED
 
-It owns the group machine and asks the restart policy; it decides, and ``driver`` performs.
+It owns two machines and stands between them: the group machine has the workers of this node, the membership (of
+``rendezvous``) has what the job's nodes agree on. What the membership notices is taken here and becomes a stop, a
+start or the end; what happens to the group becomes a report. It decides, and ``driver`` performs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
-from signal import Signals
-from typing import Any, ClassVar
+from signal import SIGTERM, Signals
+from typing import Any, ClassVar, Protocol
 
 from phalanx.agent.group import (
     DeadlinePassed,
@@ -29,21 +31,25 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.policy import Budget, GiveUp, decide, describe
+from phalanx.agent.testimony import failures_text, verdict_from
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
 from phalanx.records import Struct
+from phalanx.rendezvous import events
+from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.stored import Outcome, Report
 
 __all__ = [
     "AgentMachine",
     "AgentState",
+    "CheckpointTold",
     "CollectEvidence",
     "EvidenceCollected",
     "Finish",
     "JobBegan",
-    "OpenRound",
+    "Membership",
     "PassOn",
-    "RoundFailed",
     "SignalPassed",
 ]
 
@@ -52,24 +58,34 @@ class AgentState(Enum):
     """Where the job is, seen from this node."""
 
     NEW = auto()
-    FORMING = auto()
+    WAITING = auto()
     RUNNING = auto()
     LEAVING = auto()
     COLLECTING = auto()
+    CLOSING = auto()
     ENDED = auto()
 
 
-# Events (those of the group are taken too)
+class Membership(Protocol):
+    """What this machine needs of the one that agrees with other nodes: ``rendezvous.machine.MemberMachine``, or the
+    one for handlers that others have written.
+    """
+
+    deadline: float | None
+
+    def step(self, event: object, now: float) -> list[Any]:
+        """Take an event of ``rendezvous.events``."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has left the store."""
+
+
+# Events (those of the group and of the membership are taken too)
 
 
 class JobBegan(Struct):
     """The driver is ready."""
-
-
-class RoundFailed(Struct):
-    """No round could be formed."""
-
-    reason: str
 
 
 class EvidenceCollected(Struct):
@@ -84,15 +100,13 @@ class SignalPassed(Struct):
     signal: int
 
 
+class CheckpointTold(Struct):
+    """A worker says that it has finished a checkpoint."""
+
+    step: int
+
+
 # Commands
-
-
-class OpenRound(Struct):
-    """Agree on the next round."""
-
-    number: int
-    restart_count: int
-    reason: str
 
 
 class CollectEvidence(Struct):
@@ -108,83 +122,220 @@ class PassOn(Struct):
 
 
 class Finish(Struct):
-    """The job is over."""
+    """The job is over on this node, and the store is left."""
 
     verdict: Verdict
 
 
 class AgentMachine(Machine[AgentState]):
-    """See the module's docstring. ``verdict`` is set when ``state`` is ENDED."""
+    """See the module's docstring. ``verdict`` is known from state CLOSING on."""
 
-    def __init__(self, nproc: int, *, max_restarts: int, grace_s: float) -> None:
+    def __init__(self, nproc: int, *, membership: Membership, max_restarts: int, grace_s: float) -> None:
         self.state = AgentState.NEW
         self.verdict: Verdict | None = None
+        self.membership = membership
         self._nproc = nproc
         self._grace_s = grace_s
-        self._round_number = 0
-        self._budget = Budget(max_restarts=max_restarts)
+        self._max_restarts = max_restarts
         self._asked: StopAsked | None = None
+        self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
+        self._round: Round | None = None
         self.group = GroupMachine(nproc, grace_s=grace_s)
+
+    def step(self, event: object, now: float) -> list[Any]:
+        """As the base; a deadline of the membership that has passed comes first, whatever the event is.
+
+        After a freeze this node may have lost its place long ago: then what it finds dead was killed by its keeper.
+        """
+        early: list[Any] = []
+        due = self.membership.deadline
+        if due is not None and now >= due and self.state is not AgentState.NEW:
+            early = self._tell(events.TimePassed(), now)
+        commands = super().step(event, now)
+        times = [self.membership.deadline, self.group.deadline]
+        self.deadline = min((at for at in times if at is not None), default=None)
+        if self.state is AgentState.ENDED:
+            self.deadline = None
+        return [*early, *commands]
+
+    def row(self, event: object) -> type:
+        """What comes from the store is one kind here: the membership sorts it out."""
+        return events.Heard if isinstance(event, events.Heard) else type(event)
 
     # Arrows
 
     def _begin(self, event: JobBegan, now: float) -> list[Any]:
-        return self._next_round("")
+        self.state = AgentState.WAITING
+        return self._tell(events.MeetingBegan(), now)
 
-    def _settled(self, event: RoundSettled, now: float) -> list[Any]:
-        self.state = AgentState.RUNNING
-        self.group = GroupMachine(self._nproc, grace_s=self._grace_s)
-        return self._ask_group(event, now)
+    def _hear(self, event: object, now: float) -> list[Any]:
+        return self._tell(event, now)
 
-    def _not_formed(self, event: RoundFailed, now: float) -> list[Any]:
-        return self._end(Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=event.reason))
+    def _hear_last(self, event: object, now: float) -> list[Any]:
+        commands = self._tell(event, now)
+        if self.membership.is_closed:
+            assert self.verdict is not None, "the store is left when the end is known"
+            self.state = AgentState.ENDED
+            commands.append(Finish(self.verdict))
+        return commands
 
     def _ask_group(self, event: object, now: float) -> list[Any]:
+        was = self.group.state
         commands = self.group.step(event, now)
-        self.deadline = self.group.deadline
-        if self.group.state is GroupState.ENDED and self.state is not AgentState.COLLECTING:
+        if was in (GroupState.STARTING, GroupState.RUNNING) and self._has_failed(event):
+            commands += self._tell(events.WorkerFailed(), now)
+        if self.group.state is GroupState.ENDED and self.state in (AgentState.RUNNING, AgentState.LEAVING):
             self.state = AgentState.COLLECTING
             commands = [*commands, CollectEvidence(self.group.exits())]
         return commands
 
-    def _stop_before_workers(self, event: StopAsked, now: float) -> list[Any]:
+    @staticmethod
+    def _has_failed(event: object) -> bool:
+        if isinstance(event, WorkersExited):
+            return any(code != 0 for code in event.codes.values())
+        return isinstance(event, SpawnFailed)
+
+    def _exception_seen(self, event: ExceptionSeen, now: float) -> list[Any]:
+        return [*self._ask_group(event, now), *self._tell(events.FirstSignSeen(event.message), now)]
+
+    def _time_passed(self, event: DeadlinePassed, now: float) -> list[Any]:
+        if self.group.deadline is None or now < self.group.deadline:
+            return []  # it was the membership's
+        return self._ask_group(event, now)
+
+    def _stop_before_begin(self, event: StopAsked, now: float) -> list[Any]:
         self._asked = event
-        return self._end(self._stopped())
+        self.verdict = self._stopped()
+        self.state = AgentState.ENDED
+        return [Finish(self.verdict)]
+
+    def _stop_without_workers(self, event: StopAsked, now: float) -> list[Any]:
+        self._asked = event
+        commands = self._tell(events.LeaveAsked(), now)
+        return [*commands, *self._close(self._stopped(), now)]
 
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
         self._asked = event
         self.state = AgentState.LEAVING
-        return [Say(self._stop_line(event)), *self._ask_group(event, now)]
+        told = Say(self._stop_line(event))
+        return [told, *self._tell(events.LeaveAsked(), now), *self._ask_group(event, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
         return self._ask_group(StopRepeated(), now)
 
-    def _remember_stop(self, event: StopAsked, now: float) -> None:
-        self._asked = self._asked or event  # the first one names the exit code
+    def _remember_stop(self, event: StopAsked, now: float) -> list[Any]:
+        if self._asked is not None:
+            return []
+        self._asked = event  # the first one names the exit code
+        return self._tell(events.LeaveAsked(), now)
+
+    def _hurry(self, event: StopAsked, now: float) -> list[Any]:
+        return self._tell(events.HurryAsked(), now)
 
     def _judge(self, event: EvidenceCollected, now: float) -> list[Any]:
-        if not event.failures and not self.group.was_stopped:
-            return self._end(Verdict(ending=Ending.SUCCEEDED, exit_code=0))
+        self.state = AgentState.WAITING
+        report = self._report(event.failures)
+        commands = self._tell(events.WorkersGone(report), now)
+        if self.state is not AgentState.WAITING:
+            return commands  # the job was decided at once
+        if self._ended_by_us:
+            assert self.verdict is not None, "the end came before the workers had gone"
+            return [*commands, *self._close(self.verdict, now)]
+        if self._asked is not None and report.outcome is Outcome.SUCCEEDED:
+            return [*commands, *self._close(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
         if self._asked is not None:
-            return self._end(self._judge_after_stop(event.failures))
-        decision = decide(event.failures, self._budget)
-        if isinstance(decision, GiveUp):
-            return self._end(judge(event.failures, reason=decision.reason))
-        self._budget = decision.budget
-        return [
-            Say(f"{decision.reason}; starting all {self._nproc} workers anew"),
-            *self._next_round(decision.reason),
-        ]
+            return [*commands, *self._close(self._judge_after_stop(event.failures), now)]
+        return commands
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         return [PassOn(event.signal)]
 
+    def _checkpoint(self, event: CheckpointTold, now: float) -> list[Any]:
+        return self._tell(events.CheckpointDone(event.step), now)
+
+    # What the membership notices
+
+    def _tell(self, event: object, now: float) -> list[Any]:
+        """Let the membership take an event; its notices are taken here, its commands go to the driver."""
+        commands: list[Any] = []
+        for one in self.membership.step(event, now):
+            notice = self._notices.get(type(one))
+            commands += [one] if notice is None else notice(self, one, now) or []
+        return commands
+
+    def _told(self, notice: events.Told, now: float) -> list[Any]:
+        return [Say(notice.text)]
+
+    def _formed(self, notice: events.RoundFormed, now: float) -> list[Any]:
+        assert self.state is AgentState.WAITING, f"a round formed in state {self.state.name}"
+        self.state = AgentState.RUNNING
+        self._round = notice.round
+        self.group = GroupMachine(self._nproc, grace_s=self._grace_s)
+        return [*self._formed_line(notice.round), *self._ask_group(RoundSettled(notice.round), now)]
+
+    def _formed_line(self, formed: Round) -> list[Say]:
+        if formed.group_world_size > 1:
+            why = f"{formed.reason}: " if formed.reason else ""
+            return [
+                Say(
+                    f"{why}round {formed.number} has {formed.group_world_size} nodes with {formed.world_size} workers, "
+                    f"of which ranks {formed.first_rank} to {formed.first_rank + formed.local_world_size - 1} are here"
+                )
+            ]
+        if formed.number == 1 or not formed.reason:
+            return []
+        many = f"all {self._nproc} workers" if self._nproc > 1 else "the worker"
+        return [Say(f"{formed.reason}; starting {many} anew")]
+
+    def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
+        if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
+            return []
+        grace_s = self._grace_s if notice.grace_s is None else min(notice.grace_s, self._grace_s)
+        if self.group.state is GroupState.STOPPING:
+            # They are being stopped for another reason already; only a shorter time is news.
+            return self._ask_group(StopAsked(SIGTERM, grace_s), now) if grace_s < self._grace_s else []
+        many = f"{self._nproc} workers" if self._nproc > 1 else "the worker"
+        told = Say(f"{notice.reason}: asked {many} to stop, {grace_s:g} s of grace")
+        return [told, *self._ask_group(StopAsked(SIGTERM, grace_s), now)]
+
+    def _decided(self, notice: events.JobDecided, now: float) -> list[Any]:
+        try:
+            verdict = verdict_from(notice.text)
+        except ValueError as reason:
+            verdict = Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=str(reason))
+        return self._end_by(verdict, now)
+
+    def _not_met(self, notice: events.MeetingFailed, now: float) -> list[Any]:
+        return self._end_by(
+            Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=notice.reason), now
+        )
+
+    def _barrier_passed(self, notice: events.BarrierPassed, now: float) -> list[Any]:
+        told = Say(
+            "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
+        )
+        return [told, *self._end_by(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
+
+    def _end_by(self, verdict: Verdict, now: float) -> list[Any]:
+        """The job is over, whoever says so: at once without workers, else when they are gone."""
+        if self.state is AgentState.WAITING:
+            return self._close(verdict, now)
+        if self.state in (AgentState.CLOSING, AgentState.ENDED):
+            return []
+        self.verdict = verdict
+        self._ended_by_us = True
+        if self.state is AgentState.RUNNING:
+            return self._stop_round(events.StopRound(verdict.reason or "the job is over"), now)
+        return []
+
     # Parts of arrows
 
-    def _next_round(self, reason: str) -> list[Any]:
-        self.state = AgentState.FORMING
-        self._round_number += 1
-        return [OpenRound(self._round_number, self._budget.charged, reason)]
+    def _report(self, failures: Sequence[Failure]) -> Report:
+        if not failures and not self.group.was_stopped:
+            return Report(outcome=Outcome.SUCCEEDED)
+        if any(not one.is_collateral for one in failures):
+            return Report(outcome=Outcome.FAILED, evidence=failures_text(failures))
+        return Report(outcome=Outcome.STOPPED)
 
     def _stop_line(self, event: StopAsked) -> str:
         name = Signals(event.signal).name
@@ -202,74 +353,105 @@ class AgentMachine(Machine[AgentState]):
 
     def _judge_after_stop(self, failures: Sequence[Failure]) -> Verdict:
         """A failure that came before the request is still the end of the job, unless it would have been retried."""
+        assert self._asked is not None, "somebody asked"
+        assert self._round is not None, "workers are of a round"
         own = [one for one in failures if not one.is_collateral]
-        if own and isinstance(decide(own, self._budget), GiveUp):
-            return judge(
-                failures, reason=f"{describe(own[0])} before {Signals(self._asked_signal()).name} arrived"
-            )
+        budget = Budget(max_restarts=self._max_restarts, charged=self._round.restart_count)
+        if own and isinstance(decide(own, budget), GiveUp):
+            name = Signals(self._asked.signal).name
+            return judge(failures, reason=f"{describe(own[0])} before {name} arrived")
         return self._stopped()
 
-    def _asked_signal(self) -> int:
-        assert self._asked is not None
-        return self._asked.signal
-
-    def _end(self, verdict: Verdict) -> list[Any]:
-        self.state = AgentState.ENDED
-        self.deadline = None
+    def _close(self, verdict: Verdict, now: float) -> list[Any]:
+        self.state = AgentState.CLOSING
         self.verdict = verdict
-        return [Finish(verdict)]
+        return self._tell(events.PartEnded(), now)
 
     def check(self) -> None:
-        """The budget holds, the verdict is the end, and workers live only inside a round."""
-        assert self._budget.charged <= self._budget.max_restarts, "the budget is overdrawn"
-        assert (self.verdict is not None) == (self.state is AgentState.ENDED), (
-            "a verdict is the end, and the end has one"
-        )
+        """A verdict is there at the end, and workers live only inside a round."""
+        is_over = self.state in (AgentState.CLOSING, AgentState.ENDED)
+        assert not is_over or self.verdict is not None, "the end has a verdict"
         live = self.group.live and self.group.state is not GroupState.ENDED
         assert not live or self.state in (AgentState.RUNNING, AgentState.LEAVING), (
             "workers run only in a round"
         )
 
+    _notices: ClassVar[dict[type, Arrow]] = {
+        events.Told: _told,
+        events.RoundFormed: _formed,
+        events.StopRound: _stop_round,
+        events.JobDecided: _decided,
+        events.MeetingFailed: _not_met,
+        events.BarrierPassed: _barrier_passed,
+    }
+
     _EARLY = Void("no round has settled, so no worker exists")
     _LATE = Void("this round's workers are gone; only evidence of them is still read")
-    _OVER = Void("the verdict is spoken")
+    _OVER = Void("the end is known, and nothing of the job is left here")
     _GROUP: ClassVar[dict[AgentState, Arrow | Void]] = {
         AgentState.RUNNING: _ask_group,
         AgentState.LEAVING: _ask_group,
     }
     _GROUP_OR_LATE: ClassVar[dict[AgentState, Arrow | Void]] = {
         **_GROUP,
-        AgentState.FORMING: _LATE,
+        AgentState.WAITING: _LATE,
         AgentState.COLLECTING: _LATE,
+        AgentState.CLOSING: _OVER,
         AgentState.ENDED: _OVER,
     }
-
+    _EVERYWHERE: ClassVar[dict[AgentState, Arrow | Void]] = {
+        **dict.fromkeys(
+            (AgentState.WAITING, AgentState.RUNNING, AgentState.LEAVING, AgentState.COLLECTING), _hear
+        ),
+        AgentState.CLOSING: _hear_last,
+        AgentState.ENDED: _OVER,
+    }
     table: ClassVar[dict[type, dict[AgentState, Arrow | Void]]] = {
+        events.Heard: _EVERYWHERE,
         JobBegan: {AgentState.NEW: _begin, AgentState.ENDED: Void("told to stop before it began")},
-        RoundSettled: {AgentState.FORMING: _settled, AgentState.ENDED: _OVER},
-        RoundFailed: {AgentState.FORMING: _not_formed, AgentState.ENDED: _OVER},
         WorkersSpawned: _GROUP,
         SpawnFailed: _GROUP,
         WorkersExited: _GROUP_OR_LATE,
-        ExceptionSeen: {AgentState.NEW: _EARLY, **_GROUP_OR_LATE},
+        ExceptionSeen: {
+            **_GROUP_OR_LATE,
+            AgentState.NEW: _EARLY,
+            AgentState.RUNNING: _exception_seen,
+            AgentState.LEAVING: _exception_seen,
+        },
+        CheckpointTold: {
+            **_GROUP_OR_LATE,
+            AgentState.NEW: _EARLY,
+            AgentState.RUNNING: _checkpoint,
+            AgentState.LEAVING: _checkpoint,
+        },
         TreeEmptied: _GROUP_OR_LATE,
         MembersRemain: _GROUP_OR_LATE,
-        DeadlinePassed: {AgentState.NEW: _EARLY, **_GROUP_OR_LATE},
+        DeadlinePassed: {
+            AgentState.NEW: _EARLY,
+            AgentState.WAITING: Void("it was the membership's"),
+            AgentState.RUNNING: _time_passed,
+            AgentState.LEAVING: _time_passed,
+            AgentState.COLLECTING: Void("it was the membership's"),
+            AgentState.CLOSING: Void("it was the membership's"),
+            AgentState.ENDED: _OVER,
+        },
         EvidenceCollected: {AgentState.COLLECTING: _judge},
         StopAsked: {
-            AgentState.NEW: _stop_before_workers,
-            AgentState.FORMING: _stop_before_workers,
+            AgentState.NEW: _stop_before_begin,
+            AgentState.WAITING: _stop_without_workers,
             AgentState.RUNNING: _leave,
             AgentState.LEAVING: _leave_faster,
             AgentState.COLLECTING: _remember_stop,
+            AgentState.CLOSING: _hurry,
             AgentState.ENDED: _OVER,
         },
         SignalPassed: {
             AgentState.NEW: _EARLY,
-            AgentState.FORMING: _EARLY,
+            AgentState.WAITING: _EARLY,
             AgentState.RUNNING: _pass_on,
             AgentState.LEAVING: _pass_on,
             AgentState.COLLECTING: _LATE,
+            AgentState.CLOSING: _OVER,
             AgentState.ENDED: _OVER,
         },
     }

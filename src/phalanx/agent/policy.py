@@ -1,5 +1,7 @@
 """Whether a failed job is tried again. Pure: it sees the failures of a round and the budget, and answers.
 
+The leader asks once per failed round, with the reports of all its members (``leader_policy``).
+
 The budget is a plain count (``--max-restarts``). A port of rank 0 that somebody else took between our choice and
 the worker's bind is our bad luck and not the job's: it is tried again without charge, a few times.
 """
@@ -8,10 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.agent.verdict import Failure, exit_status, first_failure
+from phalanx.agent.testimony import failures_from, verdict_text
+from phalanx.agent.verdict import (
+    EX_UNAVAILABLE,
+    Ending,
+    Failure,
+    Verdict,
+    exit_status,
+    first_failure,
+    first_of_nodes,
+    judge,
+)
 from phalanx.records import Struct
+from phalanx.rendezvous.leader import EndJob, NextRound, Policy, RoundReports
 
-__all__ = ["Budget", "GiveUp", "Restart", "decide"]
+__all__ = ["Budget", "GiveUp", "Restart", "decide", "leader_policy"]
 
 PORT_RETRIES_MAX = 3  # a fourth failure in a row is no coincidence: the user's own port is in use
 
@@ -38,9 +51,67 @@ class GiveUp(Struct):
     reason: str
 
 
-def decide(failures: Sequence[Failure], budget: Budget) -> Restart | GiveUp:
-    """Decide once per failed round, with all failures at hand."""
-    cause = first_failure(failures)
+def leader_policy(max_restarts: int) -> Policy:
+    """What the leader of a job asks when a round has failed, and what the verdicts say."""
+
+    def decide_for_all(reports: RoundReports) -> NextRound | EndJob:
+        nodes = [
+            (failures_from(one.report.evidence), one.signed_at)
+            for one in reports.members
+            if one.report is not None
+        ]
+        everyone = tuple(failure for failures, _ in nodes for failure in failures)
+        cause = first_of_nodes(nodes)
+        if cause is None:  # a report that nobody can read is a failure all the same
+            cause = _unreadable(reports)
+            everyone = (cause,)
+        lost = [one.member.host for one in reports.members if one.is_lost]
+        if lost and (cause.is_secondary or cause.is_collateral):
+            return NextRound(
+                restart_count=reports.round.restart_count,
+                policy_state=reports.round.policy_state,
+                reason=f"lost {', '.join(sorted(lost))} (not charged)",
+            )
+        state = reports.round.policy_state
+        budget = Budget(
+            max_restarts=max_restarts,
+            charged=reports.round.restart_count,
+            port_retries=int(state) if state.isdecimal() else 0,
+        )
+        decision = decide(everyone, budget, cause=cause)
+        if isinstance(decision, GiveUp):
+            return EndJob(verdict_text(judge(everyone, reason=decision.reason, cause=cause)))
+        return NextRound(
+            restart_count=decision.budget.charged,
+            policy_state=str(decision.budget.port_retries),
+            reason=decision.reason,
+        )
+
+    return Policy(
+        decide=decide_for_all,
+        succeeded=lambda: verdict_text(Verdict(ending=Ending.SUCCEEDED, exit_code=0)),
+        not_formed=lambda reason: verdict_text(
+            Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=reason)
+        ),
+    )
+
+
+def _unreadable(reports: RoundReports) -> Failure:
+    one = next(one for one in reports.members if one.report is not None)
+    return Failure(
+        rank=one.first_rank,
+        local_rank=0,
+        pid=0,
+        exit_code=1,
+        exited_at=0.0,
+        host=one.member.host,
+        summary="its node's report of the failure cannot be read",
+    )
+
+
+def decide(failures: Sequence[Failure], budget: Budget, *, cause: Failure | None = None) -> Restart | GiveUp:
+    """Decide once per failed round, with all failures at hand; ``cause`` is the first of them if that is known."""
+    cause = cause or first_failure(failures)
     if cause is None:
         raise AssertionError("the policy is asked about failures only")
     what = describe(cause)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping
+from socket import gethostname
 
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.verdict import Ending, Failure, Verdict
 from phalanx.errors import ChildFailedError, ProcessFailure
 from phalanx.multiprocessing.folders import temporary_folder
 
-__all__ = ["TAIL_BYTES_MAX", "bug_report", "failure_report", "save_flight"]
+__all__ = ["TAIL_BYTES_MAX", "bug_report", "details_of", "failure_report", "save_flight"]
 
 TAIL_BYTES_MAX = 16 * 1024  # enough for a long traceback, little enough for a terminal's scrollback
 TAIL_LINES_BESIDE_TRACEBACK = 20
@@ -40,6 +41,8 @@ def failure_report(
     if cause.rank in evidence:
         lines.append(_block(cause, failed, evidence, name=name))
         lines += _tail(stderr_tail, evidence[cause.rank], rank=cause.rank)
+    elif cause.details:
+        lines.append(cause.details)  # it ran on another node
     if collateral:
         ranks = ", ".join(str(one.rank) for one in collateral)
         lines.append(f"phalanx: stopped because of it: rank{'s' if len(collateral) > 1 else ''} {ranks}")
@@ -49,6 +52,12 @@ def failure_report(
         lines.append(f"phalanx: restarted {restart_count} time{'s' if restart_count > 1 else ''} before")
     lines.append(f"phalanx: {_last_line(verdict, cause, name=name)}")
     return "\n".join(lines) + "\n"
+
+
+def details_of(name: str, failure: Failure, process: ProcessFailure, stderr_tail: bytes) -> str:
+    """The block about one worker and the end of its standard error, for the nodes that cannot read its files."""
+    block = ChildFailedError(name, {failure.rank: process}, first_rank=failure.rank).format_msg()
+    return "\n".join([block, *_tail(stderr_tail, process, rank=failure.rank)])
 
 
 def _block(
@@ -79,7 +88,8 @@ def _last_line(verdict: Verdict, cause: Failure, *, name: str) -> str:
     what = cause.why_not_started or cause.summary or f"exit code {verdict.exit_code}"
     code = f" (exit code {verdict.exit_code})" if f"exit code {verdict.exit_code}" not in what else ""
     after = f"; not restarted: {verdict.reason}" if verdict.reason else ""
-    return f"{name} failed: rank {cause.rank}: {what}{code}{after}"
+    where = "" if not cause.host or cause.host == gethostname() else f" on {cause.host}"
+    return f"{name} failed: rank {cause.rank}{where}: {what}{code}{after}"
 
 
 def bug_report(bug: BaseException, flight_path: str | None) -> str:

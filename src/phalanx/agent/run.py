@@ -69,13 +69,13 @@ def _leave(_number: int, _frame: object) -> None:
 def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
     import asyncio
 
-    from phalanx.agent.driver import Driver
+    from phalanx.agent.node import Node
 
     # asyncio's runner would turn SIGINT into a cancelled task. Ours is a stop signal, or the user wants none of
     # it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     async def drive() -> Ended:
-        return await Driver(spec, keeper, console).run()
+        return await Node(spec, keeper, console).run()
 
     return asyncio.run(drive())

@@ -6,14 +6,15 @@ launcher hands in, so that the names of environment variables stay in one module
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
-    from phalanx.rendezvous.solo import SoloRendezvous
+    from phalanx.store.port import Store
 
 from phalanx.records import Struct
 
@@ -33,10 +34,13 @@ class JobSpec(Struct, kw_only=True):
     """(round, local rank, path of the agent's channel) → what that worker has beyond our own environment."""
     log_line_prefix: Callable[[Round, int], str | None]
     logs: LogsSpecs
-    rendezvous: SoloRendezvous
+    membership: MembershipSettings
+    open_store: Callable[[], Awaitable[Store]]
+    """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""
     nproc: int
     job_token: str
     """Marks every process of the job on this node (``PHALANX_JOB``)."""
+    master_port_range: range | None = None
     start_method: str = "spawn"
     max_restarts: int = 0
     grace_s: float = 30.0

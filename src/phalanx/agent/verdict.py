@@ -7,7 +7,7 @@ is collateral: it is shown, and never blamed. Exit codes are those of the table 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from phalanx.records import Struct
@@ -20,8 +20,29 @@ __all__ = [
     "Verdict",
     "exit_status",
     "first_failure",
+    "first_of_nodes",
     "judge",
 ]
+
+# What Python, gloo, NCCL and torch say when the other end of a connection is gone.
+PEER_GONE_WORDS = (
+    "connection reset by peer",
+    "connection closed by peer",
+    "connection was closed",
+    "connection aborted",
+    "broken pipe",
+    "brokenpipeerror",
+    "connectionreseterror",
+    "connectionabortederror",
+    "no route to host",
+    "connection timed out",
+    "peer closed",
+    "remote peer",
+    "nccl",
+    "distbackenderror",
+    "distnetworkerror",
+    "gloo",
+)
 
 EX_BUG = 70  # sysexits.h EX_SOFTWARE
 EX_UNAVAILABLE = 75  # sysexits.h EX_TEMPFAIL: no round could be formed
@@ -57,6 +78,16 @@ class Failure(Struct, kw_only=True):
     """Rank 0 could not bind the port that it was given."""
     why_not_started: str = ""
     """The worker never began: the reason its command could not be executed."""
+    host: str = ""
+    """Where it ran, for people."""
+    details: str = ""
+    """The part of the report about this worker, as its own node wrote it; only of the first failure of a node."""
+
+    @property
+    def is_secondary(self) -> bool:
+        """A symptom that the death of another node explains: the connection to it broke."""
+        text = f"{self.summary}\n{self.details}".lower()
+        return any(words in text for words in PEER_GONE_WORDS)
 
     @property
     def first_sign_at(self) -> float:
@@ -103,10 +134,30 @@ def first_failure(failures: Iterable[Failure]) -> Failure | None:
     return everyone[0] if everyone else None
 
 
-def judge(failures: Iterable[Failure], *, reason: str) -> Verdict:
-    """The verdict on a job that failed and will not be tried again."""
+def first_of_nodes(nodes: Iterable[tuple[Sequence[Failure], int | None]]) -> Failure | None:
+    """The failure to blame among those of several nodes: ``(its failures, revision of its first sign)`` each.
+
+    Clocks of two nodes are never compared: between nodes the store's revisions decide. A symptom of a broken
+    connection yields to any failure that is none, whichever was seen first.
+    """
+    firsts = [(one, revision) for failures, revision in nodes if (one := first_failure(failures)) is not None]
+    ordered = sorted(
+        firsts,
+        key=lambda pair: (
+            pair[0].is_collateral,
+            pair[0].is_secondary,
+            pair[1] is None,
+            pair[1] or 0,
+            pair[0].rank,
+        ),
+    )
+    return ordered[0][0] if ordered else None
+
+
+def judge(failures: Iterable[Failure], *, reason: str, cause: Failure | None = None) -> Verdict:
+    """The verdict on a job that failed and will not be tried again; ``cause`` is found if it is not given."""
     everyone = tuple(failures)
-    cause = first_failure(everyone)
+    cause = cause or first_failure(everyone)
     if cause is None:
         raise AssertionError("a failed job has at least one failure")
     return Verdict(

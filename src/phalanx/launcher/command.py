@@ -18,7 +18,6 @@ from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.multiprocessing.procfs import own_children
 from phalanx.rendezvous.round import Round
-from phalanx.rendezvous.solo import SoloRendezvous
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
@@ -46,9 +45,6 @@ def run_command(options: RunOptions) -> int:
         max_bytes=options.log_max_size,
     )
     meeting = meeting_of(options)
-    if meeting.membership.max_nodes > 1:
-        print("phalanx: error: several machines are not supported by this version", file=sys.stderr)
-        return 2
     for notice in meeting.notices:
         print(f"phalanx: {notice}", file=sys.stderr)
     try:
@@ -87,12 +83,9 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
         logs=logs,
         adopts_orphans=not own_children(),
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
-        rendezvous=SoloRendezvous(
-            options.nproc,
-            master_addr=meeting.membership.master_addr,
-            master_port=meeting.membership.master_port,
-            port_range=meeting.master_port_range,
-        ),
+        membership=meeting.membership,
+        open_store=meeting.open_store,
+        master_port_range=meeting.master_port_range,
         nproc=options.nproc,
         job_token=token,
         start_method=options.start_method,

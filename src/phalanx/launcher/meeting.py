@@ -76,6 +76,7 @@ def meeting_of_one(options: RunOptions) -> Meeting:
             slots=options.nproc,
             min_nodes=1,
             max_nodes=1,
+            ttl_s=float("inf"),  # nobody waits for a sign of life of ours, and an idle agent is to sleep
             max_restarts=options.max_restarts,
             local_addr=options.local_addr,
             master_addr=options.master_addr or options.local_addr or "127.0.0.1",

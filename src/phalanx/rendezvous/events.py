@@ -19,6 +19,7 @@ __all__ = [
     "ConfirmLease",
     "Fence",
     "FirstSignSeen",
+    "Heard",
     "HoldPort",
     "HurryAsked",
     "JobDecided",
@@ -209,11 +210,17 @@ class TimePassed(Struct):
 # Events from the session
 
 
-class SessionOpened(Struct, kw_only=True):
+class Heard(Struct):
+    """Base of what the agent's machine passes on to its membership without a look."""
+
+
+class SessionOpened(Heard, kw_only=True):
     """The store was reached and granted a lease, asked for at ``sent_at``."""
 
     lease: int
     sent_at: float
+    run_id: str = ""
+    """The job's id, if the store had to tell it."""
     address: str
     """Where the others reach this node, as far as the connection shows."""
     outside_address: str
@@ -221,38 +228,38 @@ class SessionOpened(Struct, kw_only=True):
     is_host: bool
 
 
-class StoreNotReached(Struct):
+class StoreNotReached(Heard):
     """An attempt to open the session failed; the session goes on trying."""
 
     reason: str
 
 
-class StoreFailed(Struct):
+class StoreFailed(Heard):
     """The store refuses us, or cannot be used at all: trying again is useless."""
 
     reason: str
 
 
-class SessionClosed(Struct):
+class SessionClosed(Heard):
     """The lease is revoked, or cannot be, and the store is left."""
 
 
-class LeaseRenewed(Struct):
+class LeaseRenewed(Heard):
     """A renewal sent at ``sent_at`` was acknowledged; ``number`` is that of ``ConfirmLease``."""
 
     sent_at: float
     number: int | None = None
 
 
-class LeaseEnded(Struct):
+class LeaseEnded(Heard):
     """The store says that our lease has ended; others count this node as lost."""
 
 
-class StoreWasReset(Struct):
+class StoreWasReset(Heard):
     """Another store answers, without data. Lease and watches are gone."""
 
 
-class KeysListed(Struct):
+class KeysListed(Heard):
     """All keys under a watched prefix, as of one revision: the start of a watch, or of a new one after a gap."""
 
     prefix: str
@@ -260,21 +267,21 @@ class KeysListed(Struct):
     items: tuple[KeyValue, ...]
 
 
-class KeyChanged(Struct):
+class KeyChanged(Heard):
     """The changes of one revision under a watched prefix."""
 
     prefix: str
     batch: Batch
 
 
-class KeyRead(Struct):
+class KeyRead(Heard):
     """A key as ``Read`` found it; None: it is not there."""
 
     key: str
     kv: KeyValue | None
 
 
-class Transacted(Struct):
+class Transacted(Heard):
     """A transaction was answered."""
 
     purpose: str
@@ -283,7 +290,7 @@ class Transacted(Struct):
     results: tuple[tuple[KeyValue, ...], ...] = ()
 
 
-class TransactionUnclear(Struct):
+class TransactionUnclear(Heard):
     """No answer came: the transaction was applied or not, or may yet be."""
 
     purpose: str
@@ -292,14 +299,14 @@ class TransactionUnclear(Struct):
 # Events from the node
 
 
-class PortHeld(Struct):
+class PortHeld(Heard):
     """A port for round ``number`` is bound."""
 
     number: int
     port: int
 
 
-class PortNotHeld(Struct):
+class PortNotHeld(Heard):
     """No port can be had."""
 
     number: int

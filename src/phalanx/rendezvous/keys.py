@@ -15,9 +15,17 @@ def job_prefix(run_id: str) -> str:
 
 
 class JobKeys:
-    """The keys of the job ``run_id``; prefixes end with a slash."""
+    """The keys of the job ``run_id``; prefixes end with a slash.
+
+    A job whose id nobody gave learns it from the store: until then ``run_id`` is empty and nothing is read or written.
+    """
 
     def __init__(self, run_id: str) -> None:
+        self.name(run_id)
+
+    def name(self, run_id: str) -> None:
+        """From now on these are the keys of this job."""
+        self.run_id = run_id
         root = job_prefix(run_id)
         self.job = f"{root}job/"
         self.leader = f"{self.job}leader"

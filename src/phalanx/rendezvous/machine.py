@@ -131,6 +131,11 @@ class MemberMachine(Machine[MemberState]):
         return self._part.running
 
     @property
+    def is_closed(self) -> bool:
+        """The store was left; nothing more will be heard or asked."""
+        return self.state is MemberState.CLOSED
+
+    @property
     def is_leading(self) -> bool:
         """Whether this node leads, as far as it knows."""
         return self._leading.is_leading
@@ -167,6 +172,8 @@ class MemberMachine(Machine[MemberState]):
         self._was_open = True
         self._is_host = event.is_host
         self._lease.renew(event.sent_at)
+        if not self._keys.run_id:
+            self._keys.name(event.run_id)
         self._part.leased(event)
         return [StartWatch(self._keys.job), self._part.register()]
 
@@ -405,7 +412,7 @@ class MemberMachine(Machine[MemberState]):
                 times.append(self._opening_since + SAY_WAITING_AFTER_S)
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
             times = [self._lease.silent_at, self._name_retry_at]
-            if self.state is MemberState.PRESENT and not self._part_ended:
+            if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
             times = [self._lost_at()]

@@ -142,7 +142,10 @@ class Session:
 
     async def _opening(self) -> None:
         await self._drop_store()
-        while (opened := await self._try_to_open()) is None:
+        while True:
+            opened = await self._try_to_open()
+            if opened is not None:
+                break
             await asyncio.sleep(OPEN_AGAIN_S)
         store, sent_at = opened
         if self._ttl_s != float("inf"):
@@ -153,6 +156,7 @@ class Session:
             SessionOpened(
                 lease=self._lease,
                 sent_at=sent_at,
+                run_id=store.run_id or "",
                 address=source or outside or "127.0.0.1",
                 outside_address=outside or source,
                 is_host=store.is_host,
@@ -188,13 +192,16 @@ class Session:
     # The lease
 
     async def _keep_alive(self) -> None:
+        again_s = min(UNCLEAR_AGAIN_S, self._ttl_s / 20)
+        was_answered = True
         while True:
-            await asyncio.sleep(self._ttl_s / RENEWALS_PER_TTL)
-            while not await self._renew(None):
-                await asyncio.sleep(min(UNCLEAR_AGAIN_S, self._ttl_s / 20))
+            await asyncio.sleep(self._ttl_s / RENEWALS_PER_TTL if was_answered else again_s)
+            was_answered = await self._renew(None)
 
     async def _confirm(self, command: ConfirmLease) -> None:
-        while not await self._renew(command.number):
+        while True:
+            if await self._renew(command.number):
+                return
             await asyncio.sleep(UNCLEAR_AGAIN_S)
 
     async def _renew(self, number: int | None) -> bool:

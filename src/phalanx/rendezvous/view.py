@@ -170,6 +170,7 @@ class Nodes:
         elif what == "first_sign":
             self._signs.setdefault(number, {})[node_id] = kv.create_revision
         elif what == "failing":
+            self._signs.setdefault(number, {}).setdefault(node_id, kv.create_revision)
             self._failing.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
@@ -182,10 +183,9 @@ class Nodes:
             self._joined.get(number, {}).pop(node_id, None)
         elif what == "outcome":
             self._outcomes.get(number, {}).pop(node_id, None)
-        elif what == "first_sign":
-            self._signs.get(number, {}).pop(node_id, None)
         elif what == "failing":
             self._failing.get(number, set()).discard(node_id)
+            self._signs.get(number, {}).pop(node_id, None)
 
     def _parts(self, key: str) -> tuple[str, int, str, str]:
         """(kind, round, node id, what) of a key under ``nodes/``; a key that is none of ours has the kind "".

@@ -218,6 +218,11 @@ class Store(ABC):
         """Whether this process serves the store to the others, who lose it when we go."""
         return False
 
+    @property
+    def run_id(self) -> str | None:
+        """The id of the job that this client was admitted to, if the store can tell it."""
+        return None
+
     # The same in fewer words
 
     async def get(self, key: str) -> KeyValue | None:

@@ -1,0 +1,261 @@
+"""The agent where its processes are real: workers, their channel, signals, the keeper, logs, evidence, ports.
+
+It performs the commands that concern this machine and tells the driver what happens to them; the store is the
+session's. It wakes for a descriptor, a deadline or a message, and never to look whether something changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.agent.channel import ChannelServer, new_socket_folder
+from phalanx.agent.console import Console
+from phalanx.agent.driver import Driver
+from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
+from phalanx.agent.keeper import Keeper
+from phalanx.agent.machine import AgentMachine, AgentState, CheckpointTold, JobBegan, SignalPassed
+from phalanx.agent.messages import CheckpointDone, ExceptionRecorded, ExcludeAsked
+from phalanx.agent.policy import leader_policy
+from phalanx.agent.processes import Processes
+from phalanx.agent.report import bug_report, failure_report, save_flight
+from phalanx.agent.signals import watch_signals
+from phalanx.agent.spec import Ended, JobSpec
+from phalanx.agent.values import SharedValues
+from phalanx.agent.verdict import Ending, Verdict
+from phalanx.agent.workers import Workers
+from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort
+from phalanx.rendezvous.keys import JobKeys
+from phalanx.rendezvous.machine import MemberMachine
+from phalanx.rendezvous.ports import HeldPort, hold_port
+from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.session import Session
+
+__all__ = ["Node"]
+
+# A worker needs one, and one for each forked child that has something to say. More would eat our descriptors.
+CONNECTIONS_PER_WORKER, CONNECTIONS_SPARE = 4, 32
+REFUSALS_SAID_MAX = 20  # a worker that sends nonsense in a loop must not fill the console
+FOREVER_S = 1e8  # three years: threading's waits take no infinity
+
+
+class Node:
+    """Runs one agent's part in a job. ``await run()`` tells how it ended; a node runs once."""
+
+    def __init__(self, spec: JobSpec, keeper: Keeper, console: Console) -> None:
+        self._spec = spec
+        self._keeper = keeper
+        self._console = console
+        self._port: HeldPort | None = None
+        self._last_port: int | None = None
+        self._boot_offset_s = _boot_offset_s()
+        self._refusals = 0
+        self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
+
+    async def run(self) -> Ended:
+        """Take part in the job to its end: workers gone, logs drained. The caller prints what is still to be said."""
+        gc.enable()  # a command starts without it
+        self._loop = asyncio.get_running_loop()
+        self._loop.set_exception_handler(self._on_loop_error)
+        folder = new_socket_folder()
+        self._make_parts(os.path.join(folder, "agent.sock"))
+        handled = watch_signals(
+            self._loop,
+            stop=self._spec.stop_signals,
+            pass_on=self._spec.pass_signals,
+            on_stop=self._on_stop_signal,
+            on_pass=lambda number: self._driver.post(SignalPassed(number)),
+            on_child=self._processes.tree.reap_adopted,  # workers and the keeper are left to their owners
+        )
+        self._loop.add_reader(self._keeper.fileno(), self._on_keeper_gone)
+        try:
+            await self._channel.start()
+            self._driver.post(JobBegan())
+            verdict = await self._driver.ended
+            is_orderly = await self._close()
+            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly, handled)
+        finally:
+            self._unwatch()
+            await self._channel.close()
+            await self._session.aclose()
+            self._processes.tree.close()
+            self._release_port(None)
+            with contextlib.suppress(OSError):
+                os.rmdir(folder)
+            # Held back until the caller has given them a meaning again: the loop, as it closes, restores the default
+            # one, and a warning signal would kill a launcher whose job has just succeeded.
+            signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+
+    def _make_parts(self, channel_path: str) -> None:
+        spec = self._spec
+        membership = MemberMachine(spec.membership, leader_policy(spec.max_restarts))
+        self._driver = Driver(
+            AgentMachine(
+                spec.nproc, membership=membership, max_restarts=spec.max_restarts, grace_s=spec.grace_s
+            ),
+            on_bug=self._unwatch,
+        )
+        self._session = Session(
+            spec.open_store,
+            self._driver.post,
+            ttl_s=spec.membership.ttl_s,
+            on_bug=self._driver.found_bug,
+        )
+        self._channel = ChannelServer(
+            channel_path,
+            self._on_message,
+            connections_max=CONNECTIONS_PER_WORKER * spec.nproc + CONNECTIONS_SPARE,
+            on_refusal=self._on_refusal,
+        )
+        self._processes = Processes(
+            spec,
+            self._driver,
+            self._keeper,
+            self._console,
+            channel_path=channel_path,
+            on_round=self._on_round,
+        )
+        own: dict[type, Callable[[Any], None]] = {
+            AnnounceStop: self._announce_stop,
+            Fence: self._set_fence,
+            HoldPort: self._hold_port,
+            ReleasePort: self._release_port,
+            Say: lambda command: self._console.say(command.text),
+        }
+        self._driver.bind(own, self._processes.perform, self._session.perform)
+
+    async def _close(self) -> bool:
+        """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
+        workers = self._processes.workers
+        if self._driver.bug is not None and workers is not None:
+            # On a thread, because what is wrong with this loop is not known; the keeper does it if we are interrupted.
+            try:
+                ending = self._loop.run_in_executor(None, workers.end_at_once, self._spec.grace_s)
+                await self._or_hurry(ending)
+            except Exception as second:  # noqa: BLE001 # one bug seldom comes alone; the first is the one to report
+                self._driver.flight.add(self._loop.time(), "BUG", second, [])
+                return False
+            return not self._hurry.is_set() and self._processes.tree.is_empty
+        everyone: list[Workers] = [*self._processes.lagging, *([workers] if workers is not None else [])]
+        for one in everyone:
+            try:
+                await self._or_hurry(asyncio.ensure_future(one.drain(FOREVER_S)))
+            except RuntimeError as error:  # the log thread has crashed, and said how
+                self._console.say(str(error))
+            one.release()
+        # The machine ends on an empty tree, or names who could not be killed.
+        return self._processes.tree.is_empty
+
+    async def _or_hurry(self, work: asyncio.Future[Any]) -> None:
+        """Wait for the work, or until a stop signal comes now that the verdict is spoken."""
+        hurry = self._loop.create_task(self._hurry.wait())
+        await asyncio.wait((work, hurry), return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if work.done():
+            await work
+
+    def _last_words(self, verdict: Verdict) -> str:
+        if verdict.ending is not Ending.FAILED:
+            return ""
+        bug, log_folder = self._driver.bug, self._spec.logs.run_log_dir
+        flight_path = save_flight(self._driver.flight, log_folder, is_bug=bug is not None)
+        if bug is not None:
+            return bug_report(bug, flight_path)
+        evidence, settled = self._processes.evidence, self._processes.round
+        evidence.hand_up(verdict, self._spec.error_file)
+        return failure_report(
+            verdict,
+            evidence.processes,
+            name=self._spec.name,
+            restart_count=settled.restart_count if settled is not None else 0,
+            log_folder=log_folder,
+            stderr_tail=evidence.tail_of_cause(verdict),
+        )
+
+    # Events
+
+    def _on_stop_signal(self, number: int) -> None:
+        if self._driver.ended.done():
+            self._hurry.set()
+        self._driver.post(StopAsked(number, self._spec.grace_s))
+
+    def _on_message(self, local_rank: int, message: object) -> None:
+        if isinstance(message, ExceptionRecorded):
+            self._processes.told(local_rank, message)
+            self._driver.post(ExceptionSeen(local_rank, message.monotonic_ns / 1e9, message.message[:200]))
+        elif isinstance(message, CheckpointDone):
+            self._driver.post(CheckpointTold(message.step))
+        elif isinstance(message, ExcludeAsked):
+            self._console.say(f"local rank {local_rank} asks to exclude this node: {message.reason}")
+
+    def _on_refusal(self, reason: str) -> None:
+        self._refusals += 1
+        if not self._driver.ended.done() and self._refusals <= REFUSALS_SAID_MAX:
+            last = "; further ones are not told" if self._refusals == REFUSALS_SAID_MAX else ""
+            self._console.say(f"a connection of a worker was refused: {reason}{last}")
+
+    def _on_keeper_gone(self) -> None:
+        self._loop.remove_reader(self._keeper.fileno())
+        if self._driver.machine.state is not AgentState.ENDED:
+            self._console.say(
+                "the keeper process is gone: if this launcher is killed now, processes of the job may stay; "
+                "the job goes on"
+            )
+
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._driver.found_bug(
+            context.get("exception") or RuntimeError(context["message"]), context["message"]
+        )
+
+    def _unwatch(self) -> None:
+        self._processes.unwatch()
+        self._driver.stop_timer()
+
+    # Commands
+
+    def _on_round(self, settled: Round) -> None:
+        """Workers are about to start: they find an empty store of values, and rank 0 a port that is free."""
+        store = self._session.store
+        run_id = self._spec.membership.run_id or (store.run_id if store is not None else None) or ""
+        values = None if store is None else SharedValues(store, JobKeys(run_id).values(settled.number))
+        self._channel.new_round(settled.number, values)
+        self._release_port(None)
+
+    def _announce_stop(self, command: AnnounceStop) -> None:
+        self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s)
+
+    def _hold_port(self, command: HoldPort) -> None:
+        self._release_port(None)
+        earlier = () if self._last_port is None else (self._last_port,)
+        try:
+            self._port = hold_port(
+                self._spec.membership.master_port, among=self._spec.master_port_range, not_these=earlier
+            )
+        except OSError as error:
+            self._driver.post(PortNotHeld(command.number, str(error)))
+            return
+        self._last_port = self._port.number
+        self._driver.post(PortHeld(command.number, self._port.number))
+
+    def _release_port(self, command: ReleasePort | None) -> None:
+        if self._port is not None:
+            self._port.release()
+            self._port = None
+
+    def _set_fence(self, command: Fence) -> None:
+        """The machine's clock stands still while this computer is suspended, the keeper's goes on.
+
+        If it was suspended since the last fence, that time is counted against us: the fence falls early once.
+        """
+        offset_s, self._boot_offset_s = self._boot_offset_s, _boot_offset_s()
+        self._keeper.fence(None if command.at is None else command.at + offset_s)
+
+
+def _boot_offset_s() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
