@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import pty
@@ -138,7 +137,7 @@ def test_a_teed_line_is_shown_while_its_worker_runs_on(launch: Launch, script: S
 
 BLOCKED = """
     import os, signal, sys, time
-    from telling import tell
+    from telling import stay, tell
 
     def stop(*_):
         tell("asked")
@@ -147,7 +146,7 @@ BLOCKED = """
     signal.signal(signal.SIGTERM, stop)
     if os.environ["RANK"] == "0":
         tell("ready")
-        time.sleep(1000)
+        stay()
     stream = sys.stdout if sys.argv[1] == "stdout" else sys.stderr
     stream.writelines("line %d\\n" % number for number in range(200_000))
     stream.flush()
@@ -194,14 +193,14 @@ def test_a_stop_signal_is_obeyed_while_workers_wait_for_a_blocked_stderr(
 ) -> None:
     train = script(
         """
-        import os, signal, sys, time
-        from telling import tell
+        import os, signal, sys
+        from telling import stay, tell
 
         signal.signal(signal.SIGTERM, lambda *_: (tell("asked"), os._exit(0)))
         tell("ready")
         for _ in range(2000):  # 2 MB: more than a pipe holds
             sys.stderr.write("x" * 1000 + "\\n")
-        time.sleep(1000)
+        stay()
         """
     )
     job = launch("--standalone", "--nproc-per-node", 2, train, streams={"stderr": pipe.writer})
@@ -234,7 +233,7 @@ class Terminal:
 
     def read_all(self) -> bytes:
         """All that is shown until the last process has closed its end."""
-        os.close(self.screen)
+        self._close_screen()
         chunks: list[bytes] = []
         while True:
             assert select.select([self.keyboard], [], [], LIMIT_S)[0], "somebody keeps the terminal open"
@@ -244,9 +243,15 @@ class Terminal:
                 return b"".join(chunks)
 
     def close(self) -> None:
-        for end in self.keyboard, self.screen:
-            with contextlib.suppress(OSError):
-                os.close(end)
+        self._close_screen()
+        if self.keyboard >= 0:
+            os.close(self.keyboard)
+            self.keyboard = -1
+
+    def _close_screen(self) -> None:
+        if self.screen >= 0:  # once: the number may be another's by now
+            os.close(self.screen)
+            self.screen = -1
 
 
 @pytest.fixture
@@ -301,8 +306,8 @@ def test_a_failure_on_a_terminal_has_the_stderr_tail_in_its_summary(
 LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 AT_A_TERMINAL = """
-    import signal, sys, time
-    from telling import tell
+    import signal, sys
+    from telling import stay, tell
 
     def stop(number, frame):
         tell("asked", number=number)
@@ -311,7 +316,7 @@ AT_A_TERMINAL = """
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGHUP, stop)
     tell("ready")
-    time.sleep(1000)
+    stay()
 """
 
 

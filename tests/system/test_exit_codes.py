@@ -77,11 +77,10 @@ def test_ranks_that_end_well_at_different_times_are_a_success(launch: Launch, sc
 
 
 SLEEPER = """
-    import time
-    from telling import tell
+    from telling import stay, tell
 
     tell("ready")
-    time.sleep(1000)
+    stay()
 """
 
 

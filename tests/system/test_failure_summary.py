@@ -53,7 +53,7 @@ def test_the_first_of_two_failures_is_the_root_cause(launch: Launch, script: Scr
     train = script(
         """
         import os, signal, time
-        from telling import tell
+        from telling import stay, tell
 
         def late(*_):
             raise KeyError("second failure")
@@ -61,7 +61,7 @@ def test_the_first_of_two_failures_is_the_root_cause(launch: Launch, script: Scr
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGTERM, late)
             tell("ready")
-            time.sleep(1000)
+            stay()
         while not os.path.exists("go"):
             time.sleep(0.01)
         raise ValueError("first failure")

@@ -108,7 +108,7 @@ def test_a_worker_that_runs_on_is_asked_to_stop_before_the_next_attempt(
     train = script(
         """
         import os, signal, sys, time
-        from telling import tell
+        from telling import stay, tell
 
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
             tell("second attempt")
@@ -122,7 +122,7 @@ def test_a_worker_that_runs_on_is_asked_to_stop_before_the_next_attempt(
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGTERM, save)
             open("listening", "w").close()
-            time.sleep(1000)
+            stay()
         while not os.path.exists("listening"):
             time.sleep(0.01)
         sys.exit(3)
@@ -140,7 +140,7 @@ def test_a_stop_signal_while_the_old_workers_are_stopping_ends_the_job(
     train = script(
         """
         import os, signal, sys, time
-        from telling import tell
+        from telling import stay, tell
 
         def save(*_):
             tell("saving")
@@ -152,7 +152,7 @@ def test_a_stop_signal_while_the_old_workers_are_stopping_ends_the_job(
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGTERM, save)
             open("listening", "w").close()
-            time.sleep(1000)
+            stay()
         while not os.path.exists("listening"):
             time.sleep(0.01)
         sys.exit(3)

@@ -19,7 +19,7 @@ def finishing_in(seconds: float) -> str:
     """Workers whose SIGTERM handler needs `seconds` to save what they have."""
     return f"""
         import signal, sys, time
-        from telling import tell
+        from telling import stay, tell
 
         def save(*_):
             tell("saving")
@@ -29,7 +29,7 @@ def finishing_in(seconds: float) -> str:
 
         signal.signal(signal.SIGTERM, save)
         tell("ready")
-        time.sleep(1000)
+        stay()
         """
 
 
@@ -173,7 +173,7 @@ def test_children_of_an_asked_worker_are_left_to_the_worker_while_it_lives(
     train = script(
         """
         import signal, subprocess, sys, time
-        from telling import tell
+        from telling import stay, tell
 
         child = subprocess.Popen(["sleep", "1000"])
 
@@ -184,7 +184,7 @@ def test_children_of_an_asked_worker_are_left_to_the_worker_while_it_lives(
 
         signal.signal(signal.SIGTERM, save)
         tell("ready")
-        time.sleep(1000)
+        stay()
         """
     )
     job = launch("--standalone", "--shutdown-timeout", 60, train)

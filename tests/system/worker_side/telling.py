@@ -26,3 +26,13 @@ def tell(event: str, **facts: object) -> None:
         os.write(pipe, json.dumps(told).encode() + b"\n")
     finally:
         os.close(pipe)
+
+
+def stay() -> None:
+    """Sleep until a signal handler leaves; for longer than any test runs.
+
+    In naps: the interpreter runs a handler between two of its instructions. A signal that comes after its last look and
+    before the system call of one long sleep would be heard at the end of that sleep.
+    """
+    for _ in range(20_000):
+        time.sleep(0.05)
