@@ -73,7 +73,7 @@ def test_a_failed_job_leaves_its_flight_record_beside_its_logs(tmp_path: Path) -
     assert "restart 1 of 1" in err
     (record,) = (tmp_path / "logs").rglob("flight.jsonl")
     events = [json.loads(line)["event"] for line in record.read_text().splitlines()]
-    assert sum(one.startswith("RoundSettled(") for one in events) == 2
+    assert sum(one.startswith("WorkersSpawned(") for one in events) == 2
 
 
 def test_orphans_that_end_during_the_job_do_not_pile_up_as_zombies(tmp_path: Path) -> None:

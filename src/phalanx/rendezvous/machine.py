@@ -462,7 +462,7 @@ class MemberMachine(Machine[MemberState]):
         MeetingBegan: {MemberState.IDLE: _begin},
         SessionOpened: {MemberState.OPENING: _opened, **_GOING},
         StoreNotReached: {MemberState.OPENING: _not_reached, **_GOING},
-        StoreFailed: {MemberState.OPENING: _store_failed, **_connected(_store_failed)},
+        StoreFailed: _everywhere(_store_failed),
         StoreWasReset: _connected(_reset),
         LeaseRenewed: _connected(_renewed),
         LeaseEnded: _connected(_lease_ended),

@@ -61,6 +61,7 @@ class Session:
         self._open_store = open_store
         self._post = post
         self._ttl_s = ttl_s
+        self._is_alone = ttl_s == float("inf")  # nobody would notice our end: no lease, and nothing to renew
         self._on_bug = on_bug
         self._store: Store | None = None
         self._lease = 0
@@ -148,7 +149,7 @@ class Session:
                 break
             await asyncio.sleep(OPEN_AGAIN_S)
         store, sent_at = opened
-        if self._ttl_s != float("inf"):
+        if not self._is_alone:
             self._spawn(self._keep_alive())
         source = store.source_address or ""
         outside = "" if source and not _is_loopback(source) else outside_address()
@@ -168,7 +169,7 @@ class Session:
         try:
             store = self._store = await self._open_store()
             sent_at = asyncio.get_running_loop().time()
-            self._lease = await store.grant(self._ttl_s)
+            self._lease = 0 if self._is_alone else await store.grant(self._ttl_s)
         except (Unclear, StoreReset, OSError) as error:
             await self._drop_store()
             self._post(StoreNotReached(str(error) or type(error).__name__))
@@ -209,7 +210,8 @@ class Session:
         assert self._store is not None
         sent_at = asyncio.get_running_loop().time()
         try:
-            await self._store.renew(self._lease)
+            if not self._is_alone:
+                await self._store.renew(self._lease)
         except LeaseExpired:
             self._cancel_others()
             self._post(LeaseEnded())
