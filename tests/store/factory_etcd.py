@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.store.etcd.servers import cluster
+from tests.store.etcd.servers import FAST, cluster
 from tests.store.stories import Connect
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.store import EtcdV3Store
 from phalanx.store.port import Store
-
-# The shortest lease that etcd grants is one and a half election timeouts.
-FAST = ("--heartbeat-interval", "10", "--election-timeout", "100")
 
 
 @asynccontextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,9 @@ from phalanx.store.etcd.binary import find_etcd
 from phalanx.store.port import Unclear
 
 PATIENCE_S = 60
+
+# Elections within a tenth of a second. The shortest lease that etcd grants is one and a half election timeouts.
+FAST = ("--heartbeat-interval", "10", "--election-timeout", "100")
 
 
 def free_ports(count: int) -> list[int]:
@@ -80,6 +84,9 @@ class Member:
     def thaw(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+    def forget(self) -> None:
+        shutil.rmtree(self.folder)
 
     def __str__(self) -> str:
         tail = self.log.read_text(errors="replace").splitlines()[-5:] if self.log.exists() else []

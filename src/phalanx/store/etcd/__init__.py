@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.store.port import Get, Refused
+from phalanx.store.port import Refused
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
@@ -38,24 +38,21 @@ async def open_etcd(
     a certificate that is not trusted, without the permission to read ``prefix``.
     """
     try:
-        from phalanx.store.etcd.members import Members
-        from phalanx.store.etcd.session import Session
+        from phalanx.store.etcd.opening import open_session
         from phalanx.store.etcd.store import EtcdV3Store
     except ImportError as error:
         sentence = "The etcd backend needs more packages: pip install 'phalanx-launcher[etcd]'"
         raise Refused(f"{sentence} ({error}).") from error
-    from phalanx.store.etcd.endpoints import Tls, parse_endpoints
-
-    found = parse_endpoints(endpoints, protocol="https" if tls else "http")
-    needs_tls = any(endpoint.is_tls for endpoint in found)
-    context = Tls(ca_cert=ca_cert, cert=cert, key=key).context() if needs_tls else None
-    members = Members(found, context=context, look_up_s=attempt_s)
-    store = EtcdV3Store(
-        Session(members, user=user, password=password, attempt_s=attempt_s, pulse_s=pulse_s), prefix=prefix
+    session = await open_session(
+        endpoints,
+        tls=tls,
+        ca_cert=ca_cert,
+        cert=cert,
+        key=key,
+        user=user,
+        password=password,
+        prefix=prefix,
+        attempt_s=attempt_s,
+        pulse_s=pulse_s,
     )
-    try:
-        await store.transaction(then=(Get(prefix or "/"),))
-    except BaseException:
-        await store.close()
-        raise
-    return store
+    return EtcdV3Store(session, prefix=prefix)

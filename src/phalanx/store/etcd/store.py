@@ -59,7 +59,7 @@ class EtcdV3Store(Store):
     """
 
     def __init__(self, session: Session, *, prefix: str = "") -> None:
-        self._session = session
+        self.session = session
         self._prefix = prefix.encode()
         self._ttls: dict[int, float] = {}
         self._watches: set[EtcdWatch] = set()
@@ -79,13 +79,13 @@ class EtcdV3Store(Store):
             failure=map(self._operation, otherwise),
         )
         is_read = all(type(operation) is Get for operation in (*then, *otherwise))
-        answer = await self._session.ask(_TXN, request, is_repeatable=is_read, is_ordered=True)
+        answer = await self.session.ask(_TXN, request, is_repeatable=is_read, is_ordered=True)
         return Answer(answer.succeeded, answer.header.revision, tuple(map(self._result, answer.responses)))
 
     def watch(self, prefix: str, from_revision: int) -> EtcdWatch:
         """See the port."""
         key, end = self._prefix_range(prefix)
-        watch = EtcdWatch(self._session, key, end, from_revision=from_revision, change=self._change)
+        watch = EtcdWatch(self.session, key, end, from_revision=from_revision, change=self._change)
         self._watches = {open_one for open_one in self._watches if not open_one.is_over} | {watch}
         return watch
 
@@ -96,7 +96,7 @@ class EtcdV3Store(Store):
         lease = random.getrandbits(62) + 1
         request = _GRANT.request(TTL=math.ceil(ttl_s), ID=lease)
         try:
-            await self._session.ask(_GRANT, request, is_repeatable=True)
+            await self.session.ask(_GRANT, request, is_repeatable=True)
         except LeaseExists:
             # By our own first attempt, whose answer was lost; some of its time has passed since.
             await self.renew(lease)
@@ -107,7 +107,7 @@ class EtcdV3Store(Store):
         """See the port."""
         request = _KEEP_ALIVE.request(ID=lease)
         attempt_s = self._ttls[lease] / _ATTEMPTS_PER_TTL if lease in self._ttls else None
-        answer = await self._session.ask(_KEEP_ALIVE, request, is_repeatable=True, attempt_s=attempt_s)
+        answer = await self.session.ask(_KEEP_ALIVE, request, is_repeatable=True, attempt_s=attempt_s)
         if answer.TTL <= 0:  # etcd's way to say that there is no such lease
             self._ttls.pop(lease, None)
             raise LeaseExpired(f"Lease {lease:x} has ended.")
@@ -116,23 +116,23 @@ class EtcdV3Store(Store):
         """See the port."""
         self._ttls.pop(lease, None)
         try:
-            await self._session.ask(_REVOKE, _REVOKE.request(ID=lease), is_repeatable=True)
+            await self.session.ask(_REVOKE, _REVOKE.request(ID=lease), is_repeatable=True)
         except LeaseExpired:
             return
 
     async def compact(self, revision: int) -> None:
         """Let etcd forget all history before a revision: for tests, and for clusters that do not do so themselves."""
-        await self._session.ask(_COMPACT, _COMPACT.request(revision=revision), is_repeatable=False)
+        await self.session.ask(_COMPACT, _COMPACT.request(revision=revision), is_repeatable=False)
 
     async def close(self) -> None:
         """See the port."""
-        await self._session.close()
+        await self.session.close()
         await asyncio.gather(*(watch.join() for watch in self._watches))
 
     @property
     def source_address(self) -> str | None:
         """See the port."""
-        return self._session.source_address
+        return self.session.source_address
 
     # To etcd's words and back
 

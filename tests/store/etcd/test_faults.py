@@ -1,0 +1,248 @@
+"""What a client of a real three-member cluster goes through while its members die, freeze, and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+from tests.store.etcd.servers import FAST, Member, cluster, serving
+
+from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.store import EtcdV3Store
+from phalanx.store.port import Batch, Compare, Field, Put, StoreReset, Unclear, Watch
+
+pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
+
+PATIENCE_S = 60
+COUNTER, DONE, ONCE, ALIVE, END = "/t/counter", "/t/done/", "/t/once/", "/t/alive", "/t/end"
+
+
+async def eventually(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat what may be unclear until it is not."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await call()
+            except Unclear:
+                await asyncio.sleep(0.1)
+
+
+class Load:
+    """Everything that goes on while members fail: a lease, a watch, guarded counters, and writes that are sent once."""
+
+    def __init__(self, store: EtcdV3Store) -> None:
+        self.store = store
+        self.counted = 0
+        self.certain: list[str] = []
+        self.seen: list[Batch] = []
+        self.is_over = False
+        self._has_counted = asyncio.Event()
+
+    async def go_on(self, steps: int) -> None:
+        """Wait until so much more has been counted."""
+        async with asyncio.timeout(PATIENCE_S):
+            for _ in range(steps):
+                self._has_counted.clear()
+                await self._has_counted.wait()
+
+    async def keep(self, lease: int) -> None:
+        while not self.is_over:
+            with contextlib.suppress(Unclear):
+                await self.store.renew(lease)
+            await asyncio.sleep(0.5)
+
+    async def see(self, watch: Watch) -> None:
+        async for batch in watch:
+            self.seen.append(batch)
+            if batch.changes[0].kv.key == END:
+                return
+
+    async def count(self, name: str) -> None:
+        """Add one to the counter, again and again; each time under a key that says whether it has been done."""
+        number = 0
+        while not self.is_over:
+            done = f"{DONE}{name}/{number}"
+            with contextlib.suppress(Unclear):
+                if await self.store.get(done) is None:
+                    item = await self.store.get(COUNTER)
+                    assert item is not None
+                    guards = (
+                        Compare(COUNTER, Field.MOD_REVISION, item.mod_revision),
+                        Compare(done, Field.VERSION, 0),
+                    )
+                    writes = (Put(COUNTER, b"%d" % (int(item.value) + 1)), Put(done, b""))
+                    if not (await self.store.transaction(guards, writes)).succeeded:
+                        continue
+                number += 1
+                self.counted += 1
+                self._has_counted.set()
+            await asyncio.sleep(0.01)
+
+    async def write_once(self) -> None:
+        """Write keys without a guard, each sent once by us, so that the client's own repetition would show."""
+        number = 0
+        while not self.is_over:
+            key = f"{ONCE}{number}"
+            number += 1
+            with contextlib.suppress(Unclear):
+                await self.store.put(key, b"")
+                self.certain.append(key)
+            await asyncio.sleep(0.01)
+
+
+async def fail_in_turn(members: list[Member], load: Load) -> None:
+    """Each member dies and comes back, then each freezes and thaws. The cluster must go on meanwhile."""
+    faults: list[tuple[Callable[[Member], None], Callable[[Member], None]]] = [
+        (Member.kill, Member.start),
+        (Member.freeze, Member.thaw),
+    ]
+    for fail, mend in faults:
+        for member in members:
+            fail(member)
+            await load.go_on(50)
+            await asyncio.sleep(1)  # the lease of three seconds goes through most of it with a member missing
+            mend(member)
+            await serving([member])
+
+
+def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze_in_turn() -> None:
+    async def run() -> None:
+        async with cluster(3, arguments=FAST) as members:
+            store = await open_etcd([member.endpoint for member in members])
+            load = Load(store)
+            start = await store.put(COUNTER, b"0")
+            lease = await store.grant(3)
+            await store.put(ALIVE, b"", lease=lease)
+            watch = store.watch("/t/", start)
+            tasks = [
+                asyncio.ensure_future(work)
+                for work in (load.keep(lease), load.count("a"), load.count("b"), load.write_once())
+            ]
+            seeing = asyncio.ensure_future(load.see(watch))
+            await fail_in_turn(members, load)
+            load.is_over = True
+            await asyncio.gather(*tasks)
+            await eventually(lambda: store.renew(lease))  # it has never ended
+            end = await eventually(lambda: store.put(END, b""))
+            async with asyncio.timeout(PATIENCE_S):
+                await seeing
+
+            counter, done = await store.get(COUNTER), await store.list(DONE)
+            assert counter is not None
+            assert int(counter.value) == len(done.items) >= load.counted > 300
+            alive = await store.get(ALIVE)
+            assert alive is not None
+            once = await store.list(ONCE)
+            assert {item.version for item in once.items} == {1}
+            assert {item.key for item in once.items} >= set(load.certain)
+            # What a watch without any trouble sees of the same history, event by event.
+            again = Load(store)
+            async with asyncio.timeout(PATIENCE_S):
+                await again.see(store.watch("/t/", start))
+            assert load.seen == again.seen
+            assert load.seen[-1].revision == end
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_watch_alone_leaves_a_frozen_member() -> None:
+    async def run() -> None:
+        async with cluster(3, arguments=FAST) as members:
+            endpoints = [member.endpoint for member in members]
+            watching, writing = await open_etcd(endpoints, pulse_s=0.5), await open_etcd(endpoints)
+            watch = watching.watch("/t/", 1 + await writing.put("/t/", b""))
+            for member in members:  # one of them is the one that it watches
+                member.freeze()
+                revision = await eventually(lambda: writing.put("/t/", b""))
+                async with asyncio.timeout(PATIENCE_S):
+                    while (await anext(aiter(watch))).revision < revision:
+                        pass
+                member.thaw()
+                await serving([member])
+            await watching.close()
+            await writing.close()
+
+    asyncio.run(run())
+
+
+def test_without_a_majority_calls_are_unclear_and_a_watch_goes_on_when_it_is_back() -> None:
+    async def run() -> None:
+        async with cluster(3, arguments=FAST) as members:
+            store = await open_etcd([member.endpoint for member in members])
+            start = await store.put("/t/", b"0")
+            watch = store.watch("/t/", start)
+            assert (await anext(aiter(watch))).revision == start
+            for member in members[:2]:
+                member.kill()
+            for call in (store.put("/t/", b"1"), store.get("/t/"), store.grant(5)):
+                async with asyncio.timeout(PATIENCE_S):
+                    with pytest.raises(Unclear, match="No answer from etcd"):
+                        await call
+            for member in members[:2]:
+                member.start()
+            await serving(members)
+            revision = await store.put("/t/", b"2")
+            async with asyncio.timeout(PATIENCE_S):
+                while (batch := await anext(aiter(watch))).revision < revision:
+                    assert batch.changes[0].kv.value == b"1"  # applied late, which is what unclear means
+            assert batch.changes[0].kv.value == b"2"
+            await store.close()
+
+    asyncio.run(run())
+
+
+def test_a_restarted_server_is_gone_on_with() -> None:
+    async def run() -> None:
+        async with cluster(1, arguments=FAST) as [member]:
+            store = await open_etcd(member.endpoint)
+            lease = await store.grant(30)
+            start = await store.put("/t/", b"0", lease=lease)
+            watch = store.watch("/t/", start)
+            member.kill()
+            with pytest.raises(Unclear):
+                await store.get("/t/")
+            member.start()
+            await serving([member])
+            await store.renew(lease)
+            await store.put("/t/", b"1")
+            async with asyncio.timeout(PATIENCE_S):
+                assert [(await anext(aiter(watch))).changes[0].kv.value for _ in range(2)] == [b"0", b"1"]
+            await store.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_same_cluster", [True, False], ids=["the-same-id", "another-id"])
+def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> None:
+    async def run() -> None:
+        async with cluster(1, arguments=FAST) as [member]:
+            store = await open_etcd(member.endpoint)
+            await store.put("/t/", b"")
+            start = await store.put("/t/", b"")
+            watch = store.watch("/t/", start + 1)
+            member.kill()
+            member.forget()
+            if not is_same_cluster:
+                member.arguments += ["--initial-cluster-token", "another"]
+            member.start()
+            await serving([member])
+            async with asyncio.timeout(PATIENCE_S):
+                for call in (store.get("/t/"), store.put("/t/", b""), store.grant(5)):
+                    with pytest.raises(StoreReset):
+                        await call
+                with pytest.raises(StoreReset):
+                    await anext(aiter(watch))
+                with pytest.raises(StoreReset):
+                    await anext(aiter(store.watch("/t/", 1)))
+            other = await open_etcd(member.endpoint)
+            assert await other.get("/t/") is None
+            await other.close()
+            await store.close()
+
+    asyncio.run(run())
