@@ -27,6 +27,7 @@ demo: $(VENV)/package.stamp
 	$(BIN)/python examples/demo.py
 
 test: lint $(VENV)/test.stamp
+	@.ci/tools
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/lint.stamp
