@@ -10,7 +10,6 @@ import pytest
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
-from phalanx.launcher.adopted import UNKNOWN
 from phalanx.launcher.backends import fingerprint
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of
 from phalanx.launcher.options import RunOptions
@@ -202,7 +201,7 @@ def test_a_job_without_an_id_is_known_by_its_size_program_and_arguments() -> Non
 
 
 def test_the_id_of_a_hosted_job_is_unknown_until_its_store_tells_it() -> None:
-    assert (meet(*C10D).run_id(), meet(*C10D).membership.run_id) == ("", UNKNOWN)
+    assert (meet(*C10D).run_id(), meet(*C10D).membership.run_id) == ("", "")
     assert meet(*C10D, "--rdzv-id=7").run_id() == "7"
 
 
@@ -210,7 +209,6 @@ def test_no_jobs_keys_begin_like_those_of_another() -> None:
     meeting = meet(*C10D, "--rdzv-id=team/job%2F")
     assert meeting.run_id() == "team/job%2F"
     assert meeting.membership.run_id == "team%2Fjob%252F"
-    assert meet(*C10D, f"--rdzv-id={UNKNOWN}").membership.run_id != UNKNOWN
 
 
 def test_a_derived_key_is_mentioned_once_unless_only_this_machine_can_reach_the_store() -> None:

@@ -14,10 +14,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.launcher.adopted import UNKNOWN, AdoptedStore
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of_one, read_settings
-from phalanx.rendezvous.keys import job_prefix
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 
 if TYPE_CHECKING:
@@ -144,10 +142,9 @@ def _hosted(
             server_tls=server_tls,
             client_tls=client_tls,
         )
-        if key is not None:
-            return store
-        learnt[:] = [_of_key(store.run_id)]
-        return AdoptedStore(store, assumed=job_prefix(UNKNOWN), adopted=job_prefix(store.run_id))
+        if key is None:
+            learnt[:] = [_of_key(store.run_id)]
+        return store
 
     is_open = options.secret is None and not is_loopback(endpoint.host)
     return Meeting(
@@ -295,7 +292,7 @@ def _password(conf: Conf) -> str | None:
 def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSettings:
     """What this node brings; ``fixed`` is what a backend knows better."""
     usual: dict[str, Any] = {
-        "run_id": UNKNOWN if options.run_id is None else _key(options.run_id),
+        "run_id": _key(options.run_id or ""),
         "node_id": os.urandom(8).hex(),
         "host": os.uname().nodename,
         "slots": options.nproc,
@@ -319,11 +316,11 @@ def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSett
 
 def _key(run_id: str) -> str:
     """The run id as one part of a key, so that no job's keys begin like another's."""
-    return run_id.replace("%", "%25").replace("/", "%2F").replace("?", "%3F")
+    return run_id.replace("%", "%25").replace("/", "%2F")
 
 
 def _of_key(part: str) -> str:
-    return part.replace("%3F", "?").replace("%2F", "/").replace("%25", "%")
+    return part.replace("%2F", "/").replace("%25", "%")
 
 
 def _boot_id() -> str:

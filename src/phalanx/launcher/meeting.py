@@ -34,7 +34,7 @@ class Meeting(Struct, kw_only=True):
     """One node's part in a job, and its way to the others."""
 
     membership: MembershipSettings
-    """Its ``run_id`` is that of keys: quoted, and a stand-in where nobody gave one and the store's host makes it."""
+    """Its ``run_id`` is that of keys: quoted, and empty where nobody gave one and the store's host makes it."""
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""
     run_id: Callable[[], str]
