@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from tests.rendezvous.backends import Cell, CellBackend
 from tests.store.stories import Connect
 
-from phalanx.rendezvous.backend_store import HISTORY_MAX, BackendStore
+from phalanx.rendezvous.backend_state import HISTORY_MAX
+from phalanx.rendezvous.backend_store import BackendStore
 from phalanx.store.port import Store
 
 

@@ -12,26 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from phalanx.records import Struct
 from phalanx.rendezvous.backend import RendezvousBackend
+from phalanx.rendezvous.backend_state import BackendState, Damaged, Trial
 from phalanx.rendezvous.blocking import BlockingCalls
 from phalanx.rendezvous.errors import RendezvousStateError
 from phalanx.store.machine import (
-    Answered,
     EndWatch,
     Failed,
     GrantAsked,
     Notify,
     RenewAsked,
     RevokeAsked,
-    SnapshotLoaded,
-    StoreMachine,
     TransactionAsked,
     WatchAsked,
     WatchClosed,
@@ -51,28 +47,10 @@ from phalanx.store.watching import BatchQueue
 
 __all__ = ["BackendStore"]
 
-VERSION = 1
 POLL_S = 0.5
 SHORTEST_PAUSE_S = 0.01
 ATTEMPT_S = 5.0  # torchelastic's heartbeat timeout: as long as it waits for one operation on a backend
-# Every write carries the history along. 256 revisions in the half second between two looks are more than a backend
-# takes; whoever falls behind further lists anew.
-HISTORY_MAX = 256
-STATE_BYTES_MAX = 64 * 1024 * 1024
-COLLISION_PAUSE_S, COLLISION_PAUSE_MAX_S = 0.005, 0.5  # after losing a compare-and-set, doubled each time
-
-
-class _Loaded(Struct):
-    """What the backend holds."""
-
-    token: Any
-    incarnation: str
-    """Random, of the first who wrote; empty: nothing was written yet."""
-    snapshot: Mapping[str, Any]
-
-
-class _Damaged(ValueError):
-    """The backend holds something that is no store of ours."""
+COLLISION_PAUSE_S, COLLISION_PAUSE_MAX_S = 0.005, 0.1  # after losing a compare-and-set, doubled each time
 
 
 class BackendStore(Store):
@@ -91,8 +69,9 @@ class BackendStore(Store):
         self._poll_s = poll_s
         self._source_address = source_address
         self._calls = BlockingCalls(f"phalanx-backend-{backend.name}")
-        self._machine = _blank()
-        self._incarnation = ""
+        self._state = BackendState()
+        self._incarnation = secrets.token_hex(8)  # if we are the first
+        self._token: Any = None
         self._lost: StoreError | None = None
         self._requests: dict[asyncio.Future[Any], Any] = {}
         self._new_watches: list[WatchAsked] = []
@@ -113,7 +92,8 @@ class BackendStore(Store):
         otherwise: Sequence[Operation] = (),
     ) -> Answer:
         """As every store does."""
-        answer = await self._ask(TransactionAsked(None, tuple(compares), tuple(then), tuple(otherwise)))
+        lists = tuple(compares), tuple(then), tuple(otherwise)
+        answer = await self._ask(lambda caller: TransactionAsked(caller, *lists))
         assert isinstance(answer, Answer)
         return answer
 
@@ -130,17 +110,17 @@ class BackendStore(Store):
 
     async def grant(self, ttl_s: float) -> int:
         """As every store does."""
-        lease = await self._ask(GrantAsked(None, ttl_s))
+        lease = await self._ask(lambda caller: GrantAsked(caller, ttl_s))
         assert isinstance(lease, int)
         return lease
 
     async def renew(self, lease: int) -> None:
         """As every store does."""
-        await self._ask(RenewAsked(None, lease))
+        await self._ask(lambda caller: RenewAsked(caller, lease))
 
     async def revoke(self, lease: int) -> None:
         """As every store does."""
-        await self._ask(RevokeAsked(None, lease))
+        await self._ask(lambda caller: RevokeAsked(caller, lease))
 
     async def close(self) -> None:
         """As every store does."""
@@ -150,8 +130,7 @@ class BackendStore(Store):
         self._calls.close()
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         self._fail_all(_closed())
         for queue in tuple(self._watches):
             queue.end(_closed())
@@ -163,14 +142,15 @@ class BackendStore(Store):
 
     # Requests
 
-    async def _ask(self, event: Any) -> Any:
+    async def _ask(self, event_for: Any) -> Any:
         if (error := self._hindrance()) is not None:
             raise error
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._requests[future] = event
+        self._requests[future] = event_for(future)
         self._start()
         try:
-            return await asyncio.wait_for(future, self._attempt_s)
+            async with asyncio.timeout(self._attempt_s):
+                return await future
         except TimeoutError:
             raise Unclear(f"{self._subject} has not answered within {self._attempt_s:g} s.") from None
         finally:
@@ -194,9 +174,10 @@ class BackendStore(Store):
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
-        while self._lost is None:
+        while self._is_open and self._lost is None:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._pause_s())
+                async with asyncio.timeout(self._pause_s()):
+                    await self._wake.wait()
             self._wake.clear()
             silent = self._silent_leases()
             if not (self._requests or self._watches or silent):
@@ -204,7 +185,7 @@ class BackendStore(Store):
             try:
                 await self._exchange(silent)
                 self._is_deaf = False
-            except _Damaged as error:
+            except Damaged as error:
                 self._give_up(Refused(f"{self._subject} holds no store of ours: {error}."))
             except StoreReset as error:
                 self._give_up(error)
@@ -216,7 +197,7 @@ class BackendStore(Store):
 
     def _pause_s(self) -> float | None:
         """For how long nobody needs to look, unless somebody asks for something."""
-        deadline = None if self._is_deaf else self._machine.deadline
+        deadline = None if self._is_deaf else self._state.machine.deadline
         pauses = [self._poll_s] if self._watches or self._is_deaf else []
         if deadline is not None:
             # A lease that is due stays so until an exchange has ended it.
@@ -232,68 +213,60 @@ class BackendStore(Store):
         if self._is_deaf:
             return {}
         now = asyncio.get_running_loop().time()
-        self._machine.step(WatchClosed(None), now)  # changes nothing, but notices a freeze
-        leases = self._machine.leases
-        return {number: lease.renewals for number, lease in leases.items() if lease.expires_at <= now}
+        machine = self._state.machine
+        machine.step(WatchClosed(None), now)  # changes nothing, but notices a freeze
+        return {number: lease.renewals for number, lease in machine.leases.items() if lease.expires_at <= now}
 
     # Exchanges with the backend
 
     async def _exchange(self, silent: Mapping[int, int]) -> None:
-        loaded = await self._look()
+        self._load(await self._calls.start(self._backend.get_state))
         self._update_watches()
         pause_s = COLLISION_PAUSE_S
         while (requests := self._waiting()) or silent:
-            trial, answers = _try(loaded, requests, silent)
-            loaded, is_done = await self._write(loaded, trial.snapshot())
-            if is_done:
-                _hand_out_answers(answers)
+            trial = self._state.attempt(requests, silent, self._incarnation)
+            if trial.state is None or await self._write(trial):
+                _answer(trial)
                 return
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, COLLISION_PAUSE_MAX_S)
 
-    def _waiting(self) -> dict[asyncio.Future[Any], Any]:
-        return {future: event for future, event in self._requests.items() if not future.done()}
+    def _waiting(self) -> list[Any]:
+        return [event for future, event in self._requests.items() if not future.done()]
 
-    async def _look(self) -> _Loaded:
-        return self._load(_decode(await self._calls.start(self._backend.get_state)))
+    async def _write(self, trial: Trial) -> bool:
+        """Put the trial's state in the place of what was loaded; else take over what is there."""
+        token = self._token
+        result = await self._calls.start(lambda: self._backend.set_state(trial.state or b"", token))
+        if result is not None and result[2]:
+            self._token = result[1]
+            _hand_out(self._state.commit(trial, self._incarnation, _now()))
+            return True
+        self._load(await self._calls.start(self._backend.get_state) if result is None else result[:2])
+        return False
 
-    async def _write(self, loaded: _Loaded, snapshot: Mapping[str, Any]) -> tuple[_Loaded, bool]:
-        """Put the snapshot in the place of what was loaded; what is there then, and whether it is the snapshot."""
-        if snapshot == loaded.snapshot:
-            return loaded, True
-        incarnation = loaded.incarnation or secrets.token_hex(8)
-        state = _encode(incarnation, snapshot)
-        result = await self._calls.start(lambda: self._backend.set_state(state, loaded.token))
-        if result is None:
-            return await self._look(), False
-        bits, token, is_set = result
-        if is_set:
-            return self._load(_Loaded(token, incarnation, snapshot)), True
-        return self._load(_decode((bits, token))), False
-
-    def _load(self, loaded: _Loaded) -> _Loaded:
+    def _load(self, held: tuple[bytes, Any] | None) -> None:
         """Take the backend's state over, and tell the watches what is new. Raises ``StoreReset``."""
-        if self._incarnation and loaded.incarnation != self._incarnation:
-            raise StoreReset(f"{self._subject} has lost its state, or another one was put there.")
-        if not loaded.incarnation:
-            return loaded
-        self._incarnation = loaded.incarnation
         try:
-            commands = self._machine.step(SnapshotLoaded(loaded.snapshot), asyncio.get_running_loop().time())
-        except ValueError as error:
-            raise _Damaged(str(error)) from None
-        _hand_out(commands)
-        return loaded
+            if held is not None:
+                bits, self._token = held
+                _hand_out(self._state.load(bits, _now()))
+            elif self._state.incarnation:
+                raise LookupError
+            else:
+                self._token = None
+                self._state.found_nothing()
+        except LookupError:
+            raise StoreReset(f"{self._subject} has lost its state, or another one was put there.") from None
 
     def _update_watches(self) -> None:
         """Only now, when the machine knows the state's history, it can say what a watch has missed."""
-        now = asyncio.get_running_loop().time()
         new, old = self._new_watches, self._old_watches
         self._new_watches, self._old_watches = [], []
         for event in new:
-            _hand_out(self._machine.step(event, now))
+            _hand_out(self._state.machine.step(event, _now()))
         for queue in old:
-            self._machine.step(WatchClosed(queue), now)
+            self._state.machine.step(WatchClosed(queue), _now())
 
     # Failures
 
@@ -309,54 +282,14 @@ class BackendStore(Store):
                 future.set_exception(error)
 
 
-def _encode(incarnation: str, snapshot: Mapping[str, Any]) -> bytes:
-    state = {"phalanx": VERSION, "incarnation": incarnation, "store": snapshot}
-    return json.dumps(state, separators=(",", ":")).encode()
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
-def _decode(state: tuple[bytes, Any] | None) -> _Loaded:
-    if state is None:
-        return _Loaded(None, "", _blank().snapshot())
-    bits, token = state
-    if len(bits) > STATE_BYTES_MAX:
-        raise _Damaged(f"{len(bits)} bytes, which is more than any job needs")
-    try:
-        value = json.loads(bits)
-    except (ValueError, RecursionError):
-        raise _Damaged(
-            "its value is no JSON; agents of torchrun and of Phalanx cannot be in one job"
-        ) from None
-    if not isinstance(value, dict) or value.get("phalanx") != VERSION:
-        raise _Damaged("its value was written by another program, or by another version of this one")
-    incarnation, store = value.get("incarnation"), value.get("store")
-    if not isinstance(incarnation, str) or not incarnation or not isinstance(store, dict):
-        raise _Damaged("its value is not whole")
-    return _Loaded(token, incarnation, store)
-
-
-def _blank() -> StoreMachine:
-    return StoreMachine(history_max=HISTORY_MAX)
-
-
-def _try(
-    loaded: _Loaded, requests: Mapping[asyncio.Future[Any], Any], silent: Mapping[int, int]
-) -> tuple[StoreMachine, list[tuple[asyncio.Future[Any], Answered | Failed]]]:
-    """Perform everything on a copy; the copy, and the answers that are right if it becomes the state."""
-    trial = _blank()  # it lives for no time: its clock stands still
-    trial.step(SnapshotLoaded(loaded.snapshot), 0.0)
-    for number, renewals in silent.items():
-        lease = trial.leases.get(number)
-        if lease is not None and lease.renewals == renewals:
-            trial.step(RevokeAsked(None, number), 0.0)
-    answers: list[tuple[asyncio.Future[Any], Answered | Failed]] = []
-    for future, event in requests.items():
-        commands = trial.step(event, 0.0)
-        answers += [(future, command) for command in commands if isinstance(command, Answered | Failed)]
-    return trial, answers
-
-
-def _hand_out_answers(answers: Sequence[tuple[asyncio.Future[Any], Answered | Failed]]) -> None:
-    for future, command in answers:
+def _answer(trial: Trial) -> None:
+    future: Any
+    for command in trial.answers:
+        future = command.caller
         if future.done():
             continue
         if isinstance(command, Failed):

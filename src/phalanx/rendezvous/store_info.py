@@ -45,18 +45,9 @@ def own_address(store: Any = None) -> str:
     """
     if known := getattr(store, "source_address", None):
         return str(known)
-    import socket
+    from phalanx.rendezvous.session import outside_address
 
-    # Connecting a datagram socket sends nothing; it makes the kernel choose a route. The addresses are reserved for
-    # documentation (RFC 5737, RFC 3849), so only the default route leads to them.
-    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect((elsewhere, 9))
-                return str(probe.getsockname()[0])
-        except OSError:
-            continue
-    return "127.0.0.1"
+    return outside_address() or "127.0.0.1"
 
 
 def _free_port() -> int:
