@@ -15,12 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from phalanx.agent import channel as server_end
+from phalanx.agent import values as shared
 from phalanx.agent.channel import ChannelServer
 from phalanx.agent.messages import (
     LINE_BYTES_MAX,
@@ -29,8 +31,11 @@ from phalanx.agent.messages import (
     ExcludeAsked,
     ProgressMade,
 )
+from phalanx.agent.values import SharedValues
 from phalanx.errors import ErrorHandler
 from phalanx.errors import channel as client_end
+from phalanx.store.memory import MemoryServer, MemoryStore
+from phalanx.store.port import Unclear
 
 PATIENCE_S = 30.0
 
@@ -38,8 +43,8 @@ PATIENCE_S = 30.0
 class Agent:
     """A channel server in a loop of its own thread, and what it has heard."""
 
-    def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "agent.sock")
+    def __init__(self, folder: Path, name: str = "agent.sock", store: MemoryServer | None = None) -> None:
+        self.path = str(folder / name)
         self.heard: queue.Queue[tuple[int, Any]] = queue.Queue()
         self.refusals: queue.Queue[str] = queue.Queue()
         self._loop = asyncio.new_event_loop()
@@ -48,8 +53,12 @@ class Agent:
         self.server = ChannelServer(
             self.path, lambda rank, said: self.heard.put((rank, said)), on_refusal=self.refusals.put
         )
+        self.store = MemoryStore(store)
         self.run(self.server.start())
-        self.call(self.server.new_round, 1)
+        self.new_round(1)
+
+    def new_round(self, number: int) -> None:
+        self.call(self.server.new_round, number, SharedValues(self.store, f"/phalanx/job/kv/{number}/"))
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE_S)
@@ -112,7 +121,7 @@ HELLO = {"v": 1, "type": "hello", "local_rank": 0, "rank": 0, "pid": 1, "round":
 class Raw:
     """A connection that says what it likes."""
 
-    def __init__(self, agent: Agent, *lines: Any) -> None:
+    def __init__(self, agent: Agent | ChannelServer, *lines: Any) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(PATIENCE_S)
         self.socket.connect(agent.path)
@@ -212,16 +221,126 @@ def test_the_stop_is_told_with_its_signal_and_grace(agent: Agent) -> None:
 
 def test_values_are_shared_between_workers(agent: Agent, worker: Any) -> None:
     values = worker.values()
-    assert values.get("k") is None
+    assert values.get("k", wait_s=0.0) is None
     values.set("k", b"\x00\xff")
     assert values.get("k") == b"\x00\xff"
     assert values.compare_set("k", b"\x00\xff", b"new") == b"new"
     assert values.compare_set("k", None, b"other") == b"new"
     assert values.compare_set("fresh", None, b"first") == b"first"
     assert (values.add("n", 5), values.add("n")) == (5, 6)
-    assert (values.delete("k"), values.delete("k")) == (True, False)
+    assert (values.delete_key("k"), values.delete_key("k")) == (True, False)
     with Raw(agent, HELLO, {"type": "get", "id": 7, "key": "fresh", "wait_s": 0}) as other:
         assert other.hear() == {"type": "answer", "id": 7, "value": "Zmlyc3Q="}
+
+
+@pytest.mark.torch
+def test_values_answer_as_torchs_store_does(worker: Any) -> None:
+    from torch.distributed import HashStore
+
+    ours, torchs = worker.values(), HashStore()
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("set", ("a", "1")),
+        ("get", ("a",)),
+        ("add", ("a", 2)),
+        ("get", ("a",)),
+        ("set", ("t", "text")),
+        ("add", ("t", 1)),
+        ("compare_set", ("c", "", "v")),
+        ("compare_set", ("c", "", "w")),
+        ("compare_set", ("c", "v", "w")),
+        ("compare_set", ("d", "x", "w")),
+        ("check", (["d"],)),
+        ("set", ("e", "")),
+        ("get", ("e",)),
+        ("check", (["a", "c", "e"],)),
+        ("check", (["a", "q"],)),
+        ("check", ([],)),
+        ("num_keys", ()),
+        ("delete_key", ("a",)),
+        ("delete_key", ("a",)),
+        ("num_keys", ()),
+        ("multi_set", (["x", "y"], ["1", "ü"])),
+        ("multi_get", (["y", "x"],)),
+        ("wait", (["x", "y"],)),
+        ("wait", ([],)),
+        ("set_timeout", (timedelta(milliseconds=50),)),
+        ("get", ("missing",)),
+        ("wait", (["x", "missing"],)),
+        ("wait", (["missing"], timedelta(milliseconds=20))),
+        ("multi_get", (["x", "missing"],)),
+    ]
+    for method, arguments in calls:
+        found = [_result(store, method, *arguments) for store in (ours, torchs)]
+        assert found[0] == found[1], (method, arguments)
+    assert ours.timeout == torchs.timeout
+
+
+def _result(store: Any, method: str, *arguments: Any) -> Any:
+    """What a call returns, or the widest class of what it raises that is of use to who catches it."""
+    try:
+        return getattr(store, method)(*arguments)
+    except (RuntimeError, ValueError) as error:
+        return next(kind for kind in (RuntimeError, ValueError) if isinstance(error, kind))
+
+
+def test_values_are_shared_between_the_nodes_of_a_job(tmp_path: Path, monkeypatch: Any) -> None:
+    store = MemoryServer()
+    one = Agent(tmp_path, "one.sock", store)
+    # Both agents live in the loop of the first: a memory store belongs to one loop.
+    other = ChannelServer(str(tmp_path / "other.sock"), lambda *_: None)
+    one.run(other.start())
+    one.call(other.new_round, 1, SharedValues(MemoryStore(store), "/phalanx/job/kv/1/"))
+    try:
+        with (
+            Raw(one, HELLO, {"type": "get", "id": 1, "key": "k", "wait_s": 30}) as here,
+            Raw(other, HELLO, {"type": "set", "id": 1, "key": "k", "value": "dg=="}) as there,
+        ):
+            assert there.hear() == {"type": "answer", "id": 1, "value": None}
+            assert here.hear() == {"type": "answer", "id": 1, "value": "dg=="}
+    finally:
+        one.run(other.close())
+        one.close()
+
+
+def test_many_keys_are_waited_for_stored_and_read(worker: Any) -> None:
+    values = worker.values()
+    keys = [f"rank{number}" for number in range(1200)]  # more than one request may name
+    values.multi_set(keys, ["x"] * len(keys))
+    values.wait(keys)
+    assert values.check(keys)
+    assert not values.check([*keys, "rank1200"])
+    assert values.multi_get(keys) == [b"x"] * len(keys)
+    assert values.num_keys() == 1200
+
+
+def test_large_values_are_read_together(worker: Any) -> None:
+    values = worker.values()
+    most = bytes(512 * 1024)
+    keys = [f"{number}" for number in range(10)]
+    values.multi_set(keys, [most] * 10)
+    assert values.multi_get(keys) == [most] * 10
+
+
+def test_nobody_set_it_says_which(worker: Any) -> None:
+    values = worker.values()
+    values.set("a", "1")
+    with pytest.raises(client_end.ValuesTimeout, match=r"nobody has set 'b' within 0\.01 s"):
+        values.wait(["a", "b"], 0.01)
+    values.set_timeout(0.01)
+    with pytest.raises(TimeoutError, match="nobody has set 'c'"):
+        values.get("c")
+    with pytest.raises(RuntimeError, match="'c', 'd', 'e' and 1 more"):
+        values.multi_get(["c", "d", "a", "e", "f"])
+
+
+@pytest.mark.parametrize("value", [None, 1, 1.0, ["x"]])
+def test_only_text_and_bytes_are_values(worker: Any, value: Any) -> None:
+    with pytest.raises(TypeError):
+        worker.values().set("k", value)
+    with pytest.raises(TypeError):
+        worker.values().wait("k")
+    worker.values().set("k", bytearray(b"x"))
+    assert worker.values().get("k") == b"x"
 
 
 def test_what_cannot_be_stored_is_a_value_error(worker: Any) -> None:
@@ -234,6 +353,25 @@ def test_what_cannot_be_stored_is_a_value_error(worker: Any) -> None:
     with pytest.raises(ValueError, match="bytes"):
         values.set("k", b"x" * 2_000_000)
     assert values.get("k") == b"text"
+
+
+def test_a_store_that_cannot_be_reached_is_no_mistake_of_the_worker(
+    agent: Agent, worker: Any, monkeypatch: Any
+) -> None:
+    class Silent(MemoryStore):
+        async def transaction(self, *_: Any, **__: Any) -> Any:
+            raise Unclear("no answer within 2 s")
+
+    monkeypatch.setattr(shared, "PATIENCE_S", 0.0)
+    agent.call(agent.server.new_round, 1, SharedValues(Silent(), "/phalanx/job/kv/1/"))
+    with pytest.raises(worker.NoAgent, match="the store does not answer: no answer within 2 s"):
+        worker.values().get("k")
+
+
+def test_an_agent_that_shares_no_values_says_so(agent: Agent, worker: Any) -> None:
+    agent.call(agent.server.new_round, 1)
+    with pytest.raises(ValueError, match="share no values"):
+        worker.values().get("k")
 
 
 def test_a_wait_for_a_value_ends_when_another_thread_sets_it(worker: Any) -> None:
@@ -252,6 +390,29 @@ def test_a_wait_for_a_value_that_nobody_sets_ends_with_none(worker: Any) -> None
     assert worker.values().get("k", wait_s=0.05) is None
 
 
+def test_who_asks_too_much_at_once_is_told_so_and_served_again(agent: Agent) -> None:
+    waits = [{"type": "get", "id": number, "key": "k", "wait_s": 30} for number in range(33)]
+    with Raw(agent, HELLO, *waits) as raw:
+        assert raw.hear() == {
+            "type": "answer",
+            "id": 32,
+            "error": "32 requests of this connection are under way already",
+        }
+        with Raw(agent, HELLO, {"type": "set", "id": 1, "key": "k", "value": "dg=="}) as other:
+            other.hear()
+        assert sorted(raw.hear()["id"] for _ in range(32)) == list(range(32))
+        raw.say(waits[0])
+        assert raw.hear()["value"] == "dg=="
+
+
+def test_what_a_worker_wrote_before_it_went_is_written(agent: Agent, worker: Any) -> None:
+    waits = {"type": "get", "id": 1, "key": "other", "wait_s": 30}
+    with Raw(agent, HELLO, waits, {"type": "set", "id": 2, "key": "k", "value": "dg=="}):
+        pass
+    assert worker.values().get("k", wait_s=PATIENCE_S) == b"v"
+    _wait_until(lambda: agent.call(lambda: not agent.server._requests))  # its wait is over
+
+
 def test_a_new_round_forgets_values_and_ends_the_old_rounds_connections(agent: Agent, worker: Any) -> None:
     values = worker.values()
     values.set("k", b"v")
@@ -264,9 +425,9 @@ def test_a_new_round_forgets_values_and_ends_the_old_rounds_connections(agent: A
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    _wait_until(lambda: agent.call(lambda: bool(agent.server._values._waits)))
+    _wait_until(lambda: agent.call(lambda: bool(agent.server._requests)))
     agent.call(agent.server.announce_stop, "SIGTERM", 1.0)
-    agent.call(agent.server.new_round, 2)
+    agent.new_round(2)
     waiting.join(PATIENCE_S)
     assert found == ["ended"]
     with pytest.raises(client_end.NoAgent, match="round 1"):
@@ -275,6 +436,15 @@ def test_a_new_round_forgets_values_and_ends_the_old_rounds_connections(agent: A
         assert new.hear() == {"type": "answer", "id": 1, "value": None}, (
             "no stop of the old round, and no value"
         )
+
+
+def test_a_round_that_begins_while_a_request_is_under_way_answers_it_once(agent: Agent) -> None:
+    with Raw(agent, HELLO, {"type": "get", "id": 1, "key": "k", "wait_s": 30}) as raw:
+        _wait_until(lambda: agent.call(lambda: bool(agent.server._requests)))
+        agent.new_round(1)
+        assert raw.hear() == {"type": "answer", "id": 1, "error": "the round is over"}
+        raw.say({"type": "get", "id": 2, "key": "k", "wait_s": 0})
+        assert raw.hear() == {"type": "answer", "id": 2, "value": None}
 
 
 def test_a_forked_child_speaks_for_itself_and_leaves_its_parents_connection_alone(
@@ -412,6 +582,9 @@ MISBEHAVIOUR: dict[str, tuple[list[Any], str]] = {
     "a wait that is no time": ([HELLO, {"type": "get", "id": 1, "key": "k", "wait_s": "x"}], "no time"),
     "a wait without end": ([HELLO, b'{"type": "get", "id": 1, "key": "k", "wait_s": Infinity}\n'], "no time"),
     "a value that is no base64": ([HELLO, {"type": "set", "id": 1, "key": "k", "value": "%"}], "not base64"),
+    "keys that are a text": ([HELLO, {"type": "check", "id": 1, "keys": "k"}], "no list of texts"),
+    "keys that are numbers": ([HELLO, {"type": "check", "id": 1, "keys": ["k", 1]}], "no list of texts"),
+    "too many keys": ([HELLO, {"type": "check", "id": 1, "keys": ["k"] * 1025}], "1024 are possible"),
     "a request without id": ([HELLO, {"type": "delete", "key": "k"}], "'id' that is no integer"),
     "a line that is too long": ([HELLO, b"x" * (1 << 20) + b"yy\n"], "more than 1048576 bytes"),
     "a line without end": ([HELLO, b"x" * ((1 << 20) + 100_000)], "more than 1048576 bytes"),

@@ -2,7 +2,7 @@
 
 Workers are outsiders: a line that is malformed, too long, of another round or version, or from another user ends that
 connection with one reason, and the agent goes on. The worker's end is ``phalanx.errors.channel``; what can be said is
-in ``messages``. Value requests are decided by ``RoundValues`` and never reach the agent.
+in ``messages``. What they ask of the values of their round goes to ``SharedValues`` and never reaches the agent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from phalanx.agent.messages import (
     LINE_BYTES_MAX,
     MESSAGES,
+    READS,
     REQUESTS,
     VERSION,
     Fields,
@@ -27,11 +28,13 @@ from phalanx.agent.messages import (
     line_of,
     packed,
 )
-from phalanx.agent.values import Answer, CallerGone, DeadlinePassed, RoundBegan, RoundValues
+from phalanx.agent.values import SharedValues, ValueRefused, ValuesUnreachable
 from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
+from phalanx.records import Struct
 
 __all__ = ["ChannelServer", "new_socket_folder"]
 
+REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
@@ -65,11 +68,11 @@ class ChannelServer:
         self.connections: set[_Connection] = set()
         """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
         self.leaving: dict[_Connection, asyncio.Transport] = {}
-        self._values = RoundValues()
+        self._values: SharedValues | None = None
+        self._requests: dict[asyncio.Task[None], _Request] = {}
         # Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
         self._listener: socket.socket | None = None
         self._introductions: set[asyncio.Task[Any]] = set()
-        self._timer: asyncio.TimerHandle | None = None
         self._nobody_leaves: asyncio.Event | None = None
 
     async def start(self) -> None:
@@ -102,11 +105,16 @@ class ChannelServer:
         self._introductions.add(task)
         task.add_done_callback(self._introductions.discard)
 
-    def new_round(self, number: int) -> None:
-        """Serve the workers of round ``number`` from now on; values, stops and connections of others are over."""
+    def new_round(self, number: int, values: SharedValues | None = None) -> None:
+        """Serve the workers of round ``number`` from now on; values, stops and connections of others are over.
+
+        ``values`` is what they share; without any, who asks for them is told that there are none.
+        """
         self.round = number
         self.stop_line = None
-        self.decide(RoundBegan())
+        self._values = values
+        for request in self._give_up(lambda _: True):
+            request.connection.answer(request.number, error="the round is over")
         for connection in [one for one in self.connections if one.round not in (None, number)]:
             connection.end(f"round {connection.round} is over")
 
@@ -118,8 +126,9 @@ class ChannelServer:
 
     async def close(self) -> None:
         """End all connections and remove the socket. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._give_up(lambda _: True)
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=LAST_WORDS_S)
         if self._listener is None:
             return
         asyncio.get_running_loop().remove_reader(self._listener)
@@ -150,20 +159,60 @@ class ChannelServer:
         if self._on_refusal is not None:
             self._on_refusal(reason)
 
-    def decide(self, event: object) -> None:
-        """Have the values take an event, send the answers, and set the timer for the calls that wait."""
-        loop = asyncio.get_running_loop()
-        for command in self._values.step(event, loop.time()):
-            connection, number = command.caller
-            said = (
-                {"value": packed(command.value)} if isinstance(command, Answer) else {"error": command.reason}
-            )
-            connection.send(line_of({"type": "answer", "id": number, **said}))
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._values.deadline is not None:
-            self._timer = loop.call_at(self._values.deadline, self.decide, DeadlinePassed())
+    def ask(self, connection: _Connection, number: int, kind: str, what: _Work) -> None:
+        """Have a request performed, and answered when it is done."""
+        if self._values is None:
+            connection.answer(number, error="the workers of this round share no values")
+        elif connection.asking >= REQUESTS_MAX:
+            sentence = f"{REQUESTS_MAX} requests of this connection are under way already"
+            connection.answer(number, error=sentence)
+        else:
+            connection.asking += 1
+            request = _Request(connection, number, kind)
+            task = asyncio.get_running_loop().create_task(_perform(request, what, self._values))
+            self._requests[task] = request
+            task.add_done_callback(self._performed)
+
+    def _performed(self, task: asyncio.Task[None]) -> None:
+        self._requests.pop(task).connection.asking -= 1
+
+    def nobody_listens(self, connection: _Connection) -> None:
+        """Take note that a connection is not served any more: what it wanted to read is of no use."""
+        self._give_up(lambda request: request.connection is connection and request.kind in READS)
+
+    def _give_up(self, is_over: Callable[[_Request], bool]) -> list[_Request]:
+        """Cancel some of the requests; returns them."""
+        over = {
+            task: request
+            for task, request in self._requests.items()
+            if is_over(request) and not task.done() and not task.cancelling()
+        }
+        for task in over:
+            task.cancel()
+        return list(over.values())
+
+
+_Work = Callable[[SharedValues], Awaitable[Any]]
+
+
+class _Request(Struct):
+    """A request that is under way."""
+
+    connection: _Connection
+    number: int
+    kind: str
+
+
+async def _perform(request: _Request, what: _Work, values: SharedValues) -> None:
+    answer = request.connection.answer
+    try:
+        answer(request.number, await what(values))
+    except ValueRefused as refusal:
+        answer(request.number, error=str(refusal))
+    except ValuesUnreachable as loss:
+        answer(request.number, error=str(loss), is_lost=True)
+    except Exception as bug:  # noqa: BLE001 # the border to outsiders, as in _take
+        request.connection.end(f"asked what this agent could not answer ({type(bug).__name__}: {bug})")
 
 
 class _Connection(asyncio.Protocol):
@@ -174,6 +223,8 @@ class _Connection(asyncio.Protocol):
         self.round: int | None = None
         self.local_rank: int | None = None
         self.pid = 0
+        self.asking = 0
+        """How many of its requests are under way."""
         self._transport: asyncio.Transport | None = None
         self._rest = bytearray()
 
@@ -224,13 +275,27 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.write(line)
 
+    def answer(
+        self,
+        number: int,
+        value: bytes | int | bool | None = None,
+        *,
+        error: str | None = None,
+        is_lost: bool = False,
+    ) -> None:
+        """Answer the request ``number``; ``is_lost``: it failed because the store cannot be reached."""
+        said: dict[str, Any] = {"value": packed(value)} if error is None else {"error": error}
+        if is_lost:
+            said["lost"] = True
+        self.send(line_of({"type": "answer", "id": number, **said}))
+
     def _forget(self) -> None:
         if self._transport is not None:
             self.server.leaving[self] = self._transport
             self._transport = None
         if self in self.server.connections:
             self.server.connections.remove(self)
-            self.server.decide(CallerGone(self))
+            self.server.nobody_listens(self)
 
     def _name(self) -> str:
         return (
@@ -245,7 +310,8 @@ class _Connection(asyncio.Protocol):
             if self.local_rank is None:
                 self._greet(fields)
             elif fields.text("type") in REQUESTS:
-                self.server.decide(REQUESTS[fields.text("type")]((self, fields.integer("id")), fields))
+                kind = fields.text("type")
+                self.server.ask(self, fields.integer("id"), kind, REQUESTS[kind](fields))
             elif fields.text("type") in MESSAGES:
                 message = MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
                 self.server.on_message(self.local_rank, message)

@@ -6,15 +6,18 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from phalanx.agent.values import Add, Call, CompareSet, Delete, Get, Set
+from phalanx.agent.values import SharedValues
 from phalanx.records import Struct
 
 __all__ = [
+    "KEYS_MAX",
     "LINE_BYTES_MAX",
     "MESSAGES",
+    "READS",
     "REQUESTS",
     "VERSION",
     "CheckpointDone",
@@ -30,6 +33,7 @@ __all__ = [
 
 VERSION = 1
 LINE_BYTES_MAX = 1024 * 1024
+KEYS_MAX = 1024  # that one request names: each is a question of its own to the store
 
 
 class Message(Struct):
@@ -95,6 +99,15 @@ class Fields:
         """A text, or None for null or nothing."""
         return None if self._fields.get(name) is None else self.text(name)
 
+    def texts(self, name: str) -> list[str]:
+        """Up to ``KEYS_MAX`` texts."""
+        value = self._fields.get(name)
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise Foreign(f"sent {name!r} that is no list of texts")
+        if len(value) > KEYS_MAX:
+            raise Foreign(f"sent {name!r} with {len(value)} texts, {KEYS_MAX} are possible")
+        return [text.encode("utf-8", "replace").decode() for text in value]
+
     def integer(self, name: str) -> int:
         """An integer of 64 bits."""
         value = self._fields.get(name)
@@ -121,15 +134,25 @@ class Fields:
         return None if self._fields.get(name) is None else self.binary(name)
 
 
-REQUESTS: dict[str, Callable[[tuple[Hashable, int], Fields], Call]] = {
-    "get": lambda caller, said: Get(caller, said.text("key"), said.seconds("wait_s")),
-    "set": lambda caller, said: Set(caller, said.text("key"), said.binary("value")),
-    "add": lambda caller, said: Add(caller, said.text("key"), said.integer("amount")),
-    "compare_set": lambda caller, said: CompareSet(
-        caller, said.text("key"), said.binary_or_none("expected"), said.binary("desired")
+REQUESTS: dict[str, Callable[[Fields], Callable[[SharedValues], Awaitable[Any]]]] = {
+    "get": lambda said: partial(SharedValues.get, key=said.text("key"), wait_s=said.seconds("wait_s")),
+    "wait": lambda said: partial(SharedValues.wait, keys=said.texts("keys"), wait_s=said.seconds("wait_s")),
+    "check": lambda said: partial(SharedValues.check, keys=said.texts("keys")),
+    "num_keys": lambda _: SharedValues.num_keys,
+    "set": lambda said: partial(SharedValues.set, key=said.text("key"), value=said.binary("value")),
+    "add": lambda said: partial(SharedValues.add, key=said.text("key"), amount=said.integer("amount")),
+    "compare_set": lambda said: partial(
+        SharedValues.compare_set,
+        key=said.text("key"),
+        expected=said.binary_or_none("expected"),
+        desired=said.binary("desired"),
     ),
-    "delete": lambda caller, said: Delete(caller, said.text("key")),
+    "delete": lambda said: partial(SharedValues.delete, key=said.text("key")),
 }
+"""What a worker can ask for, as what is to be done with the values of its round."""
+
+READS = frozenset(("get", "wait", "check", "num_keys"))
+"""The requests that nobody needs any more when whoever asked has gone."""
 
 MESSAGES: dict[str, Callable[[int, int, Fields], Message]] = {
     "exception": lambda pid, number, said: ExceptionRecorded(

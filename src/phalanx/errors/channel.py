@@ -2,7 +2,8 @@
 
 ``progress``, ``checkpoint_done`` and ``exclude_node`` notify: they never raise, never wait longer than 0.2 s, and do
 nothing without an agent. ``should_stop`` is a look at what the agent has said. ``values`` are requests and can fail:
-``NoAgent``. All of it is safe in threads; a forked child opens a connection of its own when it has something to say.
+``NoAgent``, ``ValuesTimeout``, or ``ValueError``. All of it is safe in threads; a forked child opens a connection of
+its own when it has something to say.
 The socket is the C module's: it loads in a millisecond, and no ``socket.py`` beside the script takes its place.
 """
 
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["NoAgent", "RoundValues", "checkpoint_done", "exclude_node", "progress", "should_stop", "values"]
+    from ._values import RoundValues
+
+__all__ = ["NoAgent", "ValuesTimeout", "checkpoint_done", "exclude_node", "progress", "should_stop", "values"]
 
 _PATH = "PHALANX_AGENT"
 _NOTIFY_S = 0.2  # a training step may be late by that, once
@@ -30,11 +33,18 @@ _PROGRESS_S = (
     0.1  # progress is for people and for finding hangs; a thousand steps a second need no thousand messages
 )
 _LINE_BYTES_MAX = 1024 * 1024
+_REQUESTS_AT_ONCE = (
+    4  # on one connection: their answers fit into what the agent keeps for who does not read yet
+)
 _MESSAGE_CHARACTERS = 4096  # of an exception's message: the agent reads the rest from the error file
 
 
 class NoAgent(ConnectionError):
     """There is no agent to ask: this process was not started by Phalanx, the round is over, or the agent has gone."""
+
+
+class ValuesTimeout(TimeoutError, RuntimeError):
+    """Nobody set a value in time. A RuntimeError too, because what torch's stores raise is one."""
 
 
 def progress(step: int) -> None:
@@ -74,36 +84,9 @@ def exception_recorded(info: dict[str, Any], message: str, error_file: str | Non
 
 def values() -> RoundValues:
     """The key-values that the workers of this round share; a new round starts empty."""
+    from ._values import RoundValues
+
     return RoundValues()
-
-
-class RoundValues:
-    """Small values shared by the workers of one round. Raises ``NoAgent``, or ``ValueError`` for what is refused.
-
-    Keys are texts of up to 1 KiB, values bytes of up to 512 KiB, all values of a round together 16 MiB.
-    """
-
-    def get(self, key: str, *, wait_s: float = 0.0) -> bytes | None:
-        """The value, waiting up to ``wait_s`` seconds for somebody to set it; None if there is none."""
-        return _bytes_of(_client().ask({"type": "get", "key": key, "wait_s": float(wait_s)}, wait_s))
-
-    def set(self, key: str, value: bytes) -> None:
-        """Store ``value``, whatever was there."""
-        _client().ask({"type": "set", "key": key, "value": _base64(value)})
-
-    def add(self, key: str, amount: int = 1) -> int:
-        """Add to a decimal number, which is 0 if there is none yet; returns the sum."""
-        return int(_client().ask({"type": "add", "key": key, "amount": int(amount)}))
-
-    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        """Store ``desired`` if the value is ``expected`` (None: if there is none); returns the value afterwards."""
-        expectation = None if expected is None else _base64(expected)
-        request = {"type": "compare_set", "key": key, "expected": expectation, "desired": _base64(desired)}
-        return _bytes_of(_client().ask(request))
-
-    def delete(self, key: str) -> bool:
-        """Remove a value; returns whether there was one."""
-        return bool(_client().ask({"type": "delete", "key": key}))
 
 
 class _Connection:
@@ -209,17 +192,29 @@ class _Client:
         return self._stop
 
     def ask(self, request: dict[str, Any], wait_s: float = 0.0) -> Any:
-        """Send a request on a connection of its own and wait for the answer."""
+        """Send a request on a connection that nobody else uses, and wait for the answer."""
+        return self.ask_all([request], wait_s)[0]
+
+    def ask_all(self, requests: list[dict[str, Any]], wait_s: float = 0.0) -> list[Any]:
+        """The answers to several requests, a few of which are under way at a time; ``wait_s`` is for all of them."""
         if not self._path:
             raise NoAgent("there is no agent: this process was not started by phalanx")
+        ends_at = time.monotonic() + max(wait_s, 0.0)
         try:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
             connection = connection or _Connection(self._path, _ANSWER_S)
         except OSError as error:
             raise NoAgent(f"the agent cannot be reached: {error}") from error
+        answers: list[dict[str, Any]] = []
         try:
-            answer = _answer(connection, request, max(wait_s, 0.0) + _ANSWER_S)
+            for start in range(0, len(requests), _REQUESTS_AT_ONCE):
+                rest_s = max(ends_at - time.monotonic(), 0.0)
+                some = requests[start : start + _REQUESTS_AT_ONCE]
+                for request in some:
+                    if "wait_s" in request:
+                        request["wait_s"] = min(request["wait_s"], rest_s)
+                answers += _answers(connection, some, rest_s + _ANSWER_S)
         except BaseException as error:
             connection.socket.close()
             if isinstance(error, OSError) and not isinstance(error, NoAgent):
@@ -227,9 +222,10 @@ class _Client:
             raise
         with self._lock:
             self._idle.append(connection)
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return answer["value"]
+        for answer in answers:
+            if "error" in answer:
+                raise NoAgent(answer["error"]) if answer.get("lost") else ValueError(answer["error"])
+        return [answer["value"] for answer in answers]
 
     def forget(self) -> None:
         """Close a parent's connections in this forked child, without a word to the agent."""
@@ -261,15 +257,20 @@ def _client() -> _Client:
     return _the_client
 
 
-def _answer(connection: _Connection, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    connection.send({"id": 1, **request}, _ANSWER_S)
+def _answers(
+    connection: _Connection, requests: list[dict[str, Any]], timeout_s: float
+) -> list[dict[str, Any]]:
+    for number, request in enumerate(requests):
+        connection.send({"id": number, **request}, _ANSWER_S)
     ends_at = time.monotonic() + timeout_s
-    while True:
+    found: dict[int, dict[str, Any]] = {}
+    while len(found) < len(requests):
         for message in connection.receive(max(ends_at - time.monotonic(), 0.001)):
             if message.get("type") == "answer":
-                return message
+                found[message["id"]] = message
             if message.get("type") == "refused":
                 raise NoAgent(f"the agent refused: {message.get('reason')}")
+    return [found[number] for number in range(len(requests))]
 
 
 def _number(variable: str) -> int:
@@ -277,15 +278,3 @@ def _number(variable: str) -> int:
         return int(os.environ[variable])
     except (KeyError, ValueError):
         return 0
-
-
-def _base64(value: bytes) -> str:
-    import binascii
-
-    return binascii.b2a_base64(bytes(value), newline=False).decode("ascii")
-
-
-def _bytes_of(value: str | None) -> bytes | None:
-    import binascii
-
-    return None if value is None else binascii.a2b_base64(value)
