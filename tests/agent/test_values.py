@@ -95,11 +95,15 @@ async def test_a_sum_begins_at_zero_takes_any_sign_and_is_of_all_agents() -> Non
 @story
 async def test_a_sum_over_something_else_or_out_of_range_is_refused_and_changes_nothing() -> None:
     [values] = agents()
-    for wrong in (b"no number", b"1" * 65, b"\xff"):
+    for wrong in (b"no number", b"", b"1.0", b"\xff"):
         await values.set("k", wrong)
         with pytest.raises(ValueRefused, match="the value of 'k' is no number"):
             await values.add("k", 1)
         assert await values.get("k") == wrong
+    for digits in (b"9" * 65, b"9" * 5000, b"9" * 19):
+        await values.set("k", digits)
+        with pytest.raises(ValueRefused, match="64 bits"):
+            await values.add("k", -1)
     await values.set("k", b"%d" % module.NUMBER_MAX)
     with pytest.raises(ValueRefused, match="64 bits"):
         await values.add("k", 1)

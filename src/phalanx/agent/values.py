@@ -147,9 +147,7 @@ class SharedValues:
         name = self._name(key)
 
         def decide(item: KeyValue | None) -> tuple[Operation | None, int]:
-            total = _number(key, b"0" if item is None else item.value) + amount
-            if abs(total) > NUMBER_MAX:
-                raise ValueRefused(f"the sum at {key!r} does not fit into 64 bits")
+            total = _sum(key, b"0" if item is None else item.value, amount)
             return Put(name, b"%d" % total), total
 
         return await self._write(name, decide)
@@ -369,10 +367,11 @@ def _cost(name: str, value: bytes) -> int:
     return len(name) + len(value) + KEY_COSTS
 
 
-def _number(key: str, digits: bytes) -> int:
-    if len(digits) <= DIGITS_MAX:
-        try:
-            return int(digits)
-        except ValueError:
-            pass
-    raise ValueRefused(f"the value of {key!r} is no number")
+def _sum(key: str, digits: bytes, amount: int) -> int:
+    try:
+        total = int(digits) + amount if len(digits) <= DIGITS_MAX else NUMBER_MAX + 1
+    except ValueError:
+        raise ValueRefused(f"the value of {key!r} is no number") from None
+    if abs(total) > NUMBER_MAX:
+        raise ValueRefused(f"the sum at {key!r} does not fit into 64 bits")
+    return total
