@@ -239,7 +239,7 @@ def test_a_driver_may_choose_the_number_of_a_lease_once() -> None:
     assert grant(store, 1.0) == 1
 
 
-def test_there_is_a_limit_to_the_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_limit_to_the_leases() -> None:
     store = StoreMachine()
     for _ in range(machine.LEASES_MAX):
         store.leases.add(len(store.leases) + 1, machine.Lease(1.0, 1.0), 0.0)

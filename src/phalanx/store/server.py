@@ -12,7 +12,7 @@ import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from phalanx.store.admission import Admission, NotAdmitted, job_prefix
 from phalanx.store.dialogue import (
@@ -71,6 +71,7 @@ class StoreServer:
         *,
         report: Callable[[str], None] | None = None,
         stranger_s: float = STRANGER_S,
+        strangers_max: int = STRANGERS_MAX,
         unsent_max: int = UNSENT_MAX,
     ) -> None:
         self.memory = memory
@@ -78,6 +79,7 @@ class StoreServer:
         self.incarnation = secrets.token_hex(16)
         self.stranger_s = stranger_s
         self.unsent_max = unsent_max
+        self._strangers_max = strangers_max
         self._report = report
         self._told = 0
         self._listeners: list[asyncio.Server] = []
@@ -110,6 +112,11 @@ class StoreServer:
         self.memory.close()
 
     @property
+    def addresses(self) -> list[tuple[Any, ...]]:
+        """Where it listens."""
+        return [listener.getsockname() for server in self._listeners for listener in server.sockets]
+
+    @property
     def connection_count(self) -> int:
         """How many connections there are, strangers included."""
         return len(self._connections)
@@ -118,7 +125,7 @@ class StoreServer:
         """Whether a new connection may stay."""
         if len(self._connections) >= CONNECTIONS_MAX:
             return False
-        if len(self._strangers) >= STRANGERS_MAX:
+        if len(self._strangers) >= self._strangers_max:
             next(iter(self._strangers)).refuse("Too many connections wait to be authenticated.")
         self._connections.add(connection)
         self._strangers[connection] = None

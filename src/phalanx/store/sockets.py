@@ -10,6 +10,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.store.port import Refused
+
 __all__ = ["Address", "NotOurs", "is_loopback", "keep_alive", "listen", "resolve"]
 
 Address = tuple[int, tuple[Any, ...]]
@@ -25,12 +27,17 @@ class NotOurs(OSError):
 
 
 async def resolve(host: str, port: int) -> list[Address]:
-    """The addresses of a host, in the system's order of preference. Raises ``OSError``, ``gaierror`` among them.
+    """The addresses of a host, in the system's order of preference. Raises ``OSError``, ``gaierror`` among them, and
+    ``Refused`` for what can never be a name.
 
     A name is looked up in a daemon thread: the resolver cannot be interrupted, and shall keep no process from ending.
     """
-    with contextlib.suppress(socket.gaierror):
+    try:
         return _look_up(host, port, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # it is a name
+    except UnicodeError:
+        raise Refused(f"{host!r} is no host name.") from None
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[Address]] = loop.create_future()
 
@@ -40,8 +47,6 @@ async def resolve(host: str, port: int) -> list[Address]:
             answer = _look_up(host, port, 0)
         except OSError as error:
             answer = error
-        except UnicodeError:  # a name that no DNS can hold
-            answer = socket.gaierror(socket.EAI_NONAME, f"{host!r} is no host name")
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_hand_over, found, answer)
 
