@@ -150,7 +150,8 @@ class Leader:
         return opened
 
     def _join(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
-        if any(one.node.last_round >= record.number for one in view.here.values()):
+        latest = max((one.node.last_round for one in view.here.values()), default=0)
+        if latest > record.number or (latest == record.number and not record.previous):
             # Survivors of a store that lost its data registered after the round was opened: theirs was later.
             return self._open(
                 view, record.reason, restart_count=record.restart_count, policy_state=record.policy_state

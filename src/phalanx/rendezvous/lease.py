@@ -38,6 +38,11 @@ class LeaseTimes:
         return self._at(FENCED_AT)
 
     @property
+    def ended_at(self) -> float | None:
+        """When the lease may have ended, whatever the store heard of us."""
+        return self._at(1.0)
+
+    @property
     def stop_grace_s(self) -> float:
         """The longest grace for a stop that begins at ``silent_at``."""
         return self._ttl_s * STOP_GRACE

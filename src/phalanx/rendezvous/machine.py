@@ -114,7 +114,8 @@ class MemberMachine(Machine[MemberState]):
         self._part = Part(settings, self._keys, self._pending)
         self._is_host = False
         self._was_open = False
-        self._opening_since = 0.0
+        self._opening_since = 0.0  # or since the store was heard last
+        self._asked_since = 0.0
         self._drained_at = 0.0
         self._why_not_reached = ""
         self._said_waiting = ""
@@ -159,7 +160,8 @@ class MemberMachine(Machine[MemberState]):
 
     def _open(self, now: float) -> list[Any]:
         self.state = MemberState.OPENING
-        self._opening_since = now
+        self._opening_since = self._asked_since = now
+        self._said_waiting = ""
         self._lease.forget()
         self._pending.clear()
         self._job = JobView(self._keys)
@@ -234,15 +236,18 @@ class MemberMachine(Machine[MemberState]):
         return self._lose("the lease of this node has ended, and the others go on without it", now)
 
     def _reset(self, event: StoreWasReset, now: float) -> list[Any]:
-        self._part.remember()
         return self._lose("the store has lost its data and is another one now", now)
 
     def _lose(self, reason: str, now: float) -> list[Any]:
         """Membership is over; what is left of it goes, and this node registers anew."""
         if self._part_ended:
             return self._close()
+        heard_at = self._lease.renewed_at
         stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s)
-        return [Told(f"{reason}: joining again"), *stop, *self._open(now)]
+        self._part.remember()
+        commands = [Told(f"{reason}: joining again"), *stop, *self._open(now)]
+        self._opening_since = now if heard_at is None else heard_at
+        return commands
 
     def _store_failed(self, event: StoreFailed, now: float) -> list[Any]:
         return self._fail(event.reason)
@@ -375,7 +380,7 @@ class MemberMachine(Machine[MemberState]):
         if now >= self._opening_since + limit:
             name = "store_timeout" if self._was_open else "join_timeout"
             return self._fail(f"the store was not reached for {limit:g} s ({name}): {why}")
-        if now >= self._opening_since + SAY_WAITING_AFTER_S and not self._said_waiting:
+        if now >= self._asked_since + SAY_WAITING_AFTER_S and not self._said_waiting:
             self._said_waiting = why
             return [Told(f"waiting for the store: {why}; gives up after {limit:g} s")]
         return []
@@ -389,16 +394,10 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _silent_time(self, event: TimePassed, now: float) -> list[Any]:
-        if now < self._lost_at():
+        if self._lease.ended_at is None or now < self._lease.ended_at:
             return []
-        limit = self._settings.store_timeout_s
-        return self._fail(
-            f"the store has not answered for {limit:g} s (store_timeout); is its host still there?"
-        )
-
-    def _lost_at(self) -> float:
-        assert self._lease.renewed_at is not None
-        return self._lease.renewed_at + self._settings.store_timeout_s
+        # Whoever has the store now counts this node as lost. It may be another store, on another host or on this one.
+        return self._lose("the store was not heard for a whole lease", now)
 
     def _drain_time(self, event: TimePassed, now: float) -> list[Any]:
         return self._close() if now >= self._drained_at else []
@@ -409,13 +408,13 @@ class MemberMachine(Machine[MemberState]):
             limit = self._settings.store_timeout_s if self._was_open else self._settings.join_timeout_s
             times = [self._opening_since + limit]
             if not self._said_waiting:
-                times.append(self._opening_since + SAY_WAITING_AFTER_S)
+                times.append(self._asked_since + SAY_WAITING_AFTER_S)
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
             times = [self._lease.silent_at, self._name_retry_at]
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
-            times = [self._lost_at()]
+            times = [self._lease.ended_at]
         elif self.state is MemberState.DRAINING:
             times = [self._drained_at]
         return min((at for at in times if at is not None), default=None)

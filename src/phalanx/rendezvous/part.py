@@ -111,7 +111,10 @@ class Part:
         self.barrier_at = None
 
     def remember(self) -> None:
-        """The store has lost its data: the next registration says what this node knows of the job."""
+        """A life of this node is over: the next registration tells what it knows of the job.
+
+        Only a store that has lost its data needs to be told; who has registered anew cannot know whether it has.
+        """
         if self._seen is not None:
             self._remembered = NodeRecord(
                 host="",
@@ -209,7 +212,8 @@ class Part:
         record = job.round
         if record is None:
             return []
-        self._seen = record
+        if record.phase is not Phase.JOINING:
+            self._seen = record
         if self.running is not None and (
             record.number != self.running.number or record.phase is not Phase.SETTLED
         ):

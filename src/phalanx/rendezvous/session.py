@@ -197,6 +197,8 @@ class Session:
         was_answered = True
         while True:
             await asyncio.sleep(self._ttl_s / RENEWALS_PER_TTL if was_answered else again_s)
+            if not self._lease:  # given up
+                return
             was_answered = await self._renew(None)
 
     async def _confirm(self, command: ConfirmLease) -> None:
