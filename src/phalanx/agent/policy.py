@@ -70,7 +70,7 @@ def leader_policy(max_restarts: int) -> Policy:
             return NextRound(
                 restart_count=reports.round.restart_count,
                 policy_state=reports.round.policy_state,
-                reason=f"lost {', '.join(sorted(lost))} (not charged)",
+                reason=f"node {', '.join(sorted(lost))} was lost (not charged)",
             )
         state = reports.round.policy_state
         budget = Budget(

@@ -263,13 +263,13 @@ class Leader:
             return (Put(self._keys.verdict, encode(VerdictRecord(text=self._policy.succeeded()))),)
         unfinished = [one for one in view.members if one.node_id not in done]
         for told, what in (
-            ([one for one in unfinished if view.has_failed(one)], "a worker failed on"),
-            ([one for one in unfinished if view.is_lost(one)], "lost"),
-            ([one for one in unfinished if view.is_leaving(one)], "is leaving:"),
-            ([one for one in unfinished if outcomes[one.node_id] is not None], "stopped its workers:"),
+            ([one for one in unfinished if view.has_failed(one)], "a worker failed on {}"),
+            ([one for one in unfinished if view.is_lost(one)], "node {} was lost"),
+            ([one for one in unfinished if view.is_leaving(one)], "node {} leaves"),
+            ([one for one in unfinished if outcomes[one.node_id] is not None], "node {} stopped its workers"),
         ):
             if told:
-                return self._start_collecting(record, f"{what} {names_of(told)}")
+                return self._start_collecting(record, what.format(names_of(told)))
         return self._grow(view, record, now, is_allowed=not done)
 
     def _grow(
@@ -337,7 +337,7 @@ class Leader:
             decision = NextRound(
                 restart_count=record.restart_count,
                 policy_state=record.policy_state,
-                reason=f"lost {names_of(lost)}" if lost else record.reason,
+                reason=f"node {names_of(lost)} was lost" if lost else record.reason,
             )
         return self._open(
             view,

@@ -394,8 +394,8 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _silent_time(self, event: TimePassed, now: float) -> list[Any]:
-        if self._lease.ended_at is None or now < self._lease.ended_at:
-            return []
+        if self._lease.ended_at is None or now < self._lease.ended_at or self._is_host:
+            return []  # the host of the store was frozen: its store was, too, and forgives
         # Whoever has the store now counts this node as lost. It may be another store, on another host or on this one.
         return self._lose("the store was not heard for a whole lease", now)
 
@@ -414,7 +414,7 @@ class MemberMachine(Machine[MemberState]):
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
-            times = [self._lease.ended_at]
+            times = [None if self._is_host else self._lease.ended_at]
         elif self.state is MemberState.DRAINING:
             times = [self._drained_at]
         return min((at for at in times if at is not None), default=None)
