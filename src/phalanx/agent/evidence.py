@@ -21,6 +21,9 @@ __all__ = ["Evidence", "hand_up"]
 PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
 
 
+STRAGGLER = "it still ran long after others had ended (--straggler-timeout)"
+
+
 class Evidence:
     """The failures of the latest round that had any: for the policy as records, for the report in full."""
 
@@ -44,7 +47,7 @@ class Evidence:
         """
         self.processes = {}
         self.stderr_tails = {}
-        failed = [one for one in exits if one.exit_code != 0]
+        failed = [one for one in exits if one.exit_code != 0 or one.is_straggler]
         found = tuple(self._examine(settled, workers, one, told.get(one.local_rank)) for one in failed)
         first = first_failure(found)
         return tuple(_with_details(name, one, self) if one is first else one for one in found)
@@ -71,12 +74,12 @@ class Evidence:
             local_rank=end.local_rank,
             host=gethostname(),
             pid=process.pid,
-            exit_code=end.exit_code,
+            exit_code=end.exit_code or 1,
             exited_at=end.at,
             signed_at=_first_sign(end, process),
-            stopped_at=end.stopped_at,
-            own_exit_code=_own_exit_code(process, told),
-            summary=_summary(end, process, told),
+            stopped_at=None if end.is_straggler else end.stopped_at,
+            own_exit_code=None if end.is_straggler else _own_exit_code(process, told),
+            summary=STRAGGLER if end.is_straggler else _summary(end, process, told),
             master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
         )
 

@@ -39,6 +39,7 @@ __all__ = [
     "SpawnFailed",
     "SpawnWorkers",
     "StopAsked",
+    "StragglersFound",
     "TreeEmptied",
     "WorkersExited",
     "WorkersSpawned",
@@ -95,6 +96,10 @@ class ExceptionSeen(Struct):
     message: str = ""
 
 
+class StragglersFound(Struct):
+    """Workers of other nodes ended so long ago that those which still run here count as failed."""
+
+
 class StopAsked(Struct):
     """Somebody outside asked this agent to stop, by a signal."""
 
@@ -133,15 +138,19 @@ class Exit(Struct):
     stopped_at: float | None
     signed_at: float | None
     why_not_started: str = ""
+    is_straggler: bool = False
+    """It was stopped because it still ran long after others had ended; that is its failure."""
 
 
 class GroupMachine(Machine[GroupState]):
     """See the module's docstring. ``exits`` is complete when ``state`` is ENDED."""
 
-    def __init__(self, nproc: int, *, grace_s: float) -> None:
+    def __init__(self, nproc: int, *, grace_s: float, straggler_s: float | None = None) -> None:
         self.state = GroupState.IDLE
         self.nproc = nproc
         self.grace_s = grace_s
+        self._straggler_s = straggler_s
+        self._stragglers: set[int] = set()
         self.round: Round | None = None
         self.pids: dict[int, int] = {}
         self._codes: dict[int, tuple[int, float]] = {}
@@ -180,6 +189,7 @@ class GroupMachine(Machine[GroupState]):
                 self._not_started.reason
                 if self._not_started is not None and self._not_started.local_rank == local_rank
                 else "",
+                local_rank in self._stragglers,
             )
             for local_rank, (code, at) in sorted(codes.items())
         ]
@@ -214,7 +224,22 @@ class GroupMachine(Machine[GroupState]):
             return [*commands, told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]
         if not self.live:
             return commands + self._sweep(now)
+        if self._straggler_s is not None and self.deadline is None:
+            self.deadline = now + self._straggler_s
         return commands
+
+    def _stragglers_due(self, event: DeadlinePassed, now: float) -> list[Any]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        return self._stop_stragglers(event, now)
+
+    def _stop_stragglers(self, event: object, now: float) -> list[Any]:
+        self._stragglers = set(self.live)
+        told = Say(
+            f"{self._ranks(self.live)} still ran {self._straggler_s:g} s after others had ended (--straggler-timeout): "
+            f"asked to stop, {self.grace_s:g} s of grace"
+        )
+        return [told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]
 
     def _exited_while_stopping(self, event: WorkersExited, now: float) -> list[Any]:
         return self._settle(self._take_exits(event, now))
@@ -314,6 +339,12 @@ class GroupMachine(Machine[GroupState]):
             GroupState.STOPPING: _asked_again,
             GroupState.ENDED: _OVER,
         },
+        StragglersFound: {
+            GroupState.STARTING: Void("they begin only now, in a round that is over: it is stopped for that"),
+            GroupState.RUNNING: _stop_stragglers,
+            GroupState.STOPPING: Void("they are being stopped for another reason"),
+            GroupState.ENDED: _OVER,
+        },
         StopRepeated: {
             GroupState.STARTING: Void("the request itself is still waiting for the workers"),
             GroupState.STOPPING: _delegate,
@@ -330,7 +361,7 @@ class GroupMachine(Machine[GroupState]):
         DeadlinePassed: {
             GroupState.IDLE: Void("a deadline of the past"),
             GroupState.STARTING: Void("a deadline of the past"),
-            GroupState.RUNNING: Void("a deadline of the past"),
+            GroupState.RUNNING: _stragglers_due,
             GroupState.STOPPING: _deadline_passed,
             GroupState.ENDED: Void("a deadline of the past"),
         },

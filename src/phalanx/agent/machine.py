@@ -26,6 +26,7 @@ from phalanx.agent.group import (
     Say,
     SpawnFailed,
     StopAsked,
+    StragglersFound,
     TreeEmptied,
     WorkersExited,
     WorkersSpawned,
@@ -130,13 +131,22 @@ class Finish(Struct):
 class AgentMachine(Machine[AgentState]):
     """See the module's docstring. ``verdict`` is known from state CLOSING on."""
 
-    def __init__(self, nproc: int, *, membership: Membership, max_restarts: int, grace_s: float) -> None:
+    def __init__(
+        self,
+        nproc: int,
+        *,
+        membership: Membership,
+        max_restarts: int,
+        grace_s: float,
+        straggler_s: float | None = None,
+    ) -> None:
         self.state = AgentState.NEW
         self.verdict: Verdict | None = None
         self.membership = membership
         self._nproc = nproc
         self._grace_s = grace_s
         self._max_restarts = max_restarts
+        self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._round: Round | None = None
@@ -270,7 +280,7 @@ class AgentMachine(Machine[AgentState]):
         assert self.state is AgentState.WAITING, f"a round formed in state {self.state.name}"
         self.state = AgentState.RUNNING
         self._round = notice.round
-        self.group = GroupMachine(self._nproc, grace_s=self._grace_s)
+        self.group = GroupMachine(self._nproc, grace_s=self._grace_s, straggler_s=self._straggler_s)
         return [*self._formed_line(notice.round), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _formed_line(self, formed: Round) -> list[Say]:
@@ -290,6 +300,8 @@ class AgentMachine(Machine[AgentState]):
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
         if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
             return []
+        if notice.are_stragglers:
+            return self._ask_group(StragglersFound(), now)
         grace_s = self._grace_s if notice.grace_s is None else min(notice.grace_s, self._grace_s)
         if self.group.state is GroupState.STOPPING:
             # They are being stopped for another reason already; only a shorter time is news.

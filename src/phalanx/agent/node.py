@@ -97,7 +97,11 @@ class Node:
         membership = MemberMachine(spec.membership, leader_policy(spec.max_restarts))
         self._driver = Driver(
             AgentMachine(
-                spec.nproc, membership=membership, max_restarts=spec.max_restarts, grace_s=spec.grace_s
+                spec.nproc,
+                membership=membership,
+                max_restarts=spec.max_restarts,
+                grace_s=spec.grace_s,
+                straggler_s=spec.membership.straggler_s,
             ),
             on_bug=self._unwatch,
         )

@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, Any
 
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from phalanx.launcher.conf import Conf
     from phalanx.launcher.options import RunOptions
+    from phalanx.store.etcd.cluster import EtcdCluster
     from phalanx.store.port import Store
 
 __all__ = ["fingerprint", "meeting_of_several"]
@@ -109,7 +112,7 @@ def _c10d(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
         )
     _check_ports(endpoints)
     if len(endpoints) > 1:
-        return _cluster(options, endpoints)
+        return _cluster(options, conf, warnings, endpoints)
     return _hosted(options, conf, warnings, _membership(options, conf), endpoints[0], is_host=conf.is_host)
 
 
@@ -186,14 +189,52 @@ def _etcd(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
     return _shared(options, conf, warnings, run_id, open_store)
 
 
-def _cluster(options: RunOptions, endpoints: tuple[Endpoint, ...]) -> Meeting:
+def _cluster(
+    options: RunOptions, conf: Conf, warnings: _Warnings, endpoints: tuple[Endpoint, ...]
+) -> Meeting:
     if len(endpoints) % 2 == 0:
         raise MeetingError(
             "rdzv_endpoint",
             f"{len(endpoints)} endpoints cannot outvote one another; name one, three or five hosts",
         )
     run_id = _given_run_id(options, "several hosts keep the job's data")
-    raise MeetingError("rdzv_endpoint", f"several endpoints are not supported by this version ({run_id})")
+    names = [str(one) for one in endpoints]
+    folder = conf.data_dir or f"{_ours()}/{_digest([run_id, *names])[:16]}"
+    opened: list[
+        EtcdCluster
+    ] = []  # our member runs on while there is no majority yet, and is found here again
+
+    async def open_store() -> Store:
+        from phalanx.store.etcd.cluster import EtcdCluster
+
+        if not opened:
+            if conf.data_dir is None:
+                _make_ours()
+            opened.append(EtcdCluster(names, job=run_id, folder=folder, secret=options.secret))
+        return await opened[0].open()
+
+    def forget() -> None:
+        for cluster in opened:
+            cluster.forget()
+
+    return _shared(options, conf, warnings, run_id, open_store, forget=forget)
+
+
+def _ours() -> str:
+    """Where members' data is, if nobody says: on a disk of this machine, where an agent that comes back finds it."""
+    return f"/var/tmp/phalanx-{os.geteuid()}"
+
+
+def _make_ours() -> None:
+    from phalanx.store.port import Refused
+
+    with suppress(FileExistsError):
+        os.mkdir(_ours(), 0o700)
+    found = os.lstat(_ours())
+    if found.st_uid != os.geteuid() or not S_ISDIR(found.st_mode) or found.st_mode & 0o022:
+        raise Refused(
+            f"{_ours()} may be written by others; remove it, or name another folder: --rdzv-conf data_dir=FOLDER"
+        )
 
 
 def _shared_folder(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
@@ -218,13 +259,32 @@ def _shared(
     warnings: _Warnings,
     run_id: str,
     open_store: Callable[[], Awaitable[Store]],
+    *,
+    forget: Callable[[], None] | None = None,
 ) -> Meeting:
+    """The meeting of a job in a store that other jobs use, too, and that was there before it."""
+    is_new = [True]
+
+    async def open_cleared() -> Store:
+        store = await open_store()
+        if is_new:
+            from phalanx.launcher.ended import clear_ended_job
+
+            try:
+                await clear_ended_job(store, _key(run_id))
+            except BaseException:
+                await store.close()
+                raise
+            is_new.clear()
+        return store
+
     return Meeting(
         membership=_membership(options, conf),
-        open_store=open_store,
+        open_store=open_cleared,
         run_id=lambda: run_id,
         master_port_range=conf.master_port_range,
         warnings=warnings,
+        forget=forget,
     )
 
 
@@ -235,11 +295,14 @@ _NO_PORT_0 = "port 0 is another free port on each node; write one that all of th
 
 def fingerprint(options: RunOptions) -> str:
     """What tells jobs without an id apart: sha256 of the number of nodes, the program and its arguments."""
+    return _digest([options.min_nodes, options.max_nodes, options.entrypoint, *options.args])
+
+
+def _digest(words: Sequence[int | str]) -> str:
     import json
     from hashlib import sha256
 
-    described = [options.min_nodes, options.max_nodes, options.entrypoint, *options.args]
-    return sha256(json.dumps(described).encode()).hexdigest()
+    return sha256(json.dumps(words).encode()).hexdigest()
 
 
 def _endpoints(options: RunOptions, *, schemes: tuple[str, ...] = ()) -> tuple[Endpoint, ...]:
@@ -310,6 +373,7 @@ def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSett
         "growth": conf.join_policy,
         "drain_s": options.grace_s,
         "exit_barrier_s": options.exit_barrier_s,
+        "straggler_s": options.straggler_s,
     }
     return MembershipSettings(**{**usual, **fixed})
 

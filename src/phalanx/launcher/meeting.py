@@ -40,6 +40,11 @@ class Meeting(Struct, kw_only=True):
     run_id: Callable[[], str]
     """The job's id; known at the latest when the store has been opened."""
     master_port_range: range | None = None
+    forget: Callable[[], None] | None = None
+    """Removes what this node keeps for the job's sake when the job is over; not when only this node's part is.
+
+    Who has it runs children of its own beside the workers, so not each child of the agent is the job's.
+    """
     warnings: tuple[tuple[str, str], ...] = ()
     """(option as in ``MeetingError``, sentence): what has another effect than the words promise."""
     notices: tuple[str, ...] = ()
@@ -78,6 +83,7 @@ def meeting_of_one(options: RunOptions) -> Meeting:
             max_nodes=1,
             ttl_s=float("inf"),  # nobody waits for a sign of life of ours, and an idle agent is to sleep
             max_restarts=options.max_restarts,
+            straggler_s=options.straggler_s,
             local_addr=options.local_addr,
             master_addr=options.master_addr or options.local_addr or "127.0.0.1",
             master_port=options.master_port,

@@ -144,6 +144,8 @@ class StopRound(Struct):
     reason: str
     grace_s: float | None = None
     """A shorter grace than the user's, when time is short."""
+    are_stragglers: bool = False
+    """Workers that still run have failed by that."""
 
 
 class JobDecided(Struct):

@@ -98,6 +98,7 @@ class Leader:
         self._timed: tuple[int, Phase] | None = None  # what the timers below are about
         self._began_at = 0.0
         self._last_call_at: float | None = None
+        self._done_since: float | None = None
         self._newcomers_since: tuple[float, int] | None = None  # and how many checkpoints there were
         self._told_at: float | None = None
         self._told_text = ""
@@ -112,7 +113,7 @@ class Leader:
         if (record.number, record.phase) != self._timed:
             self._timed = (record.number, record.phase)
             self._began_at = now
-            self._last_call_at = self._newcomers_since = self._told_at = None
+            self._last_call_at = self._newcomers_since = self._told_at = self._done_since = None
             self._told_text = ""
         if record.phase is Phase.JOINING:
             return self._join(view, record, now)
@@ -270,6 +271,14 @@ class Leader:
         ):
             if told:
                 return self._start_collecting(record, what.format(names_of(told)))
+        if done and self._settings.straggler_s is not None:
+            if self._done_since is None:
+                self._done_since = now
+            overdue_at = self._done_since + self._settings.straggler_s
+            if now >= overdue_at:
+                reason = f"still running on {names_of(unfinished)} long after others had ended"
+                return self._start_collecting(record, reason, has_stragglers=True)
+            self._wake_at(overdue_at)
         return self._grow(view, record, now, is_allowed=not done)
 
     def _grow(
@@ -298,8 +307,11 @@ class Leader:
         many = f"{len(new)} nodes joined" if len(new) > 1 else "a node joined"
         return self._start_collecting(record, f"{many}: {listed(new)}")
 
-    def _start_collecting(self, record: RoundRecord, reason: str) -> tuple[Operation, ...]:
-        return (Put(self._keys.round, encode(_changed(record, phase=Phase.COLLECTING, reason=reason))),)
+    def _start_collecting(
+        self, record: RoundRecord, reason: str, *, has_stragglers: bool = False
+    ) -> tuple[Operation, ...]:
+        collecting = _changed(record, phase=Phase.COLLECTING, reason=reason, has_stragglers=has_stragglers)
+        return (Put(self._keys.round, encode(collecting)),)
 
     # Collecting
 

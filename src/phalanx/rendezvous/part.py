@@ -217,7 +217,8 @@ class Part:
         if self.running is not None and (
             record.number != self.running.number or record.phase is not Phase.SETTLED
         ):
-            return self.stop(record.reason, grace_s=None)
+            is_overdue = record.has_stragglers and record.number == self.running.number
+            return self.stop(record.reason, grace_s=None, are_stragglers=is_overdue)
         if record.phase is Phase.JOINING:
             return self._join(job, record)
         if self._joined == record.number and self._read != record.number:
@@ -293,12 +294,12 @@ class Part:
             return []
         return [Fence(fenced_at)]
 
-    def stop(self, reason: str, *, grace_s: float | None) -> list[Any]:
+    def stop(self, reason: str, *, grace_s: float | None, are_stragglers: bool = False) -> list[Any]:
         """Stop the workers, if there are any and they were not told."""
         if self.running is None or self._is_stopping:
             return []
         self._is_stopping = True
-        return [StopRound(reason, grace_s)]
+        return [StopRound(reason, grace_s, are_stragglers)]
 
     def workers_gone(self, report: Report, now: float) -> list[Any]:
         """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""

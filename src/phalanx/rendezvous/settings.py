@@ -54,3 +54,5 @@ class MembershipSettings(Struct, kw_only=True):
     growth: Growth = Growth.NOW
     exit_barrier_s: float | None = None
     """How long a node whose workers have succeeded waits for the others; None: as long as they run."""
+    straggler_s: float | None = None
+    """How long workers may run on after the first has succeeded; None: as long as they like."""

@@ -82,6 +82,8 @@ class RoundRecord(Struct, kw_only=True):
     """The last round that settled before this one; 0: none."""
     reason: str = ""
     restart_count: int = 0
+    has_stragglers: bool = False
+    """Members that have not ended by now have failed by that."""
     policy_state: str = ""
     """What the restart policy remembers; its own affair."""
     master_addr: str = ""
