@@ -94,8 +94,10 @@ class Member:
 
 
 @asynccontextmanager
-async def cluster(size: int = 1, *, arguments: Sequence[str] = ()) -> AsyncIterator[list[Member]]:
-    """Members that have found one another, on loopback, in a short folder of their own."""
+async def cluster(
+    size: int = 1, *, arguments: Sequence[str] = (), scheme: str = "http", **options: Any
+) -> AsyncIterator[list[Member]]:
+    """Members that have found one another, on loopback, in a short folder of their own. ``options`` open them."""
     with tempfile.TemporaryDirectory(prefix="etcd-", ignore_cleanup_errors=True) as name:
         ports = iter(free_ports(2 * size))
         members = [
@@ -104,9 +106,9 @@ async def cluster(size: int = 1, *, arguments: Sequence[str] = ()) -> AsyncItera
         ]
         try:
             for member in members:
-                member.cluster = members
+                member.cluster, member.scheme = members, scheme
                 member.start()
-            await serving(members)
+            await serving(members, **options)
             yield members
         finally:
             for member in members:
@@ -120,7 +122,10 @@ async def serving(members: Sequence[Member], **options: Any) -> None:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
                     with contextlib.suppress(Unclear):
-                        await (await open_etcd(f"{member.scheme}://{member.endpoint}", **options)).close()
+                        store = await open_etcd(
+                            f"{member.scheme}://{member.endpoint}", attempt_s=0.5, **options
+                        )
+                        await store.close()
                         break
                     await asyncio.sleep(0.1)
         except TimeoutError:

@@ -220,6 +220,11 @@ def _source_towards(peer: tuple[Any, ...]) -> str | None:
 def _say(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        reason = error.reason or str(error)
+        if "ALERT" in reason and "CERTIFICATE" in reason:
+            return f"it wants a certificate of ours that it trusts ({reason})"
+        return f"it speaks no TLS ({reason})" if reason == "WRONG_VERSION_NUMBER" else reason
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

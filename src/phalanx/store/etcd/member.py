@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +30,8 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 _KEPT_VARIABLES = ("PATH", "HOME", "TMPDIR", "TZ", "GOMAXPROCS", "ETCD_UNSUPPORTED_ARCH", "PHALANX_JOB")
+
+_LOG_TAIL_BYTES = 64 * 1024
 
 _STOP_GRACE_S = 5.0  # etcd needs a fraction of a second, and up to two when it hands over leadership
 
@@ -83,13 +86,19 @@ class EtcdMember:
             await self.wait()
 
     def last_words(self) -> str:
-        """The last line of its log that says something, for people."""
-        with contextlib.suppress(OSError):
-            lines = self._log.read_bytes()[-4096:].decode(errors="replace").splitlines()
-            return next(
-                (line for line in reversed(lines) if '"level":"fatal"' in line), lines[-1] if lines else ""
-            )
-        return ""
+        """Why it ended, as its log says, for people; empty if that says nothing."""
+        try:
+            lines = self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        for line in reversed(lines):
+            if line.startswith("panic: "):
+                return line
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                if isinstance(entry, dict) and entry.get("level") in ("panic", "fatal"):
+                    return ": ".join(str(entry[part]) for part in ("msg", "error") if part in entry)
+        return next((line for line in reversed(lines) if line.strip()), "")
 
     def _spawn(self, binary: str) -> subprocess.Popen[bytes]:
         self._log.parent.mkdir(parents=True, exist_ok=True)

@@ -95,11 +95,14 @@ class Session:
                 troubles.append(trouble)
                 self._members.leave(connection)
                 self.check_open()
+                had_turns = len(troubles) >= self._members.turn
+                if had_turns and all(isinstance(one, Untrusted) for one in troubles):
+                    raise Refused(f"No member of etcd can be trusted: {_joined(troubles)}.") from trouble
                 is_over = isinstance(trouble, Silent) and not is_repeatable
                 if is_over or now() + pause_s >= ends_at:
-                    raise self._no_answer(troubles) from trouble
+                    raise Unclear(f"No answer from etcd: {_joined(troubles)}.") from trouble
                 # Each member has its turn first; then some patience, for an election takes a second.
-                if len(troubles) >= self._members.turn:
+                if had_turns:
                     await asyncio.sleep(pause_s)
                     pause_s = next_pause(pause_s)
 
@@ -147,12 +150,6 @@ class Session:
                 self._members.leave(connection)
             except (StoreError, StaleToken):
                 continue  # it will not tell us, but it lives, and that was the question
-
-    def _no_answer(self, troubles: list[Exception]) -> StoreError:
-        reasons = "; ".join(dict.fromkeys(map(str, troubles)))
-        if len(troubles) >= self._members.turn and all(isinstance(it, Untrusted) for it in troubles):
-            return Refused(f"No member of etcd can be trusted: {reasons}.")
-        return Unclear(f"No answer from etcd: {reasons}.")
 
     # The token
 
@@ -213,3 +210,7 @@ class Session:
 def next_pause(pause_s: float) -> float:
     """The next of growing pauses, somewhat random so that many clients do not come back at once."""
     return min(_LONGEST_PAUSE_S, max(_FIRST_PAUSE_S, pause_s * 2)) * random.uniform(0.7, 1.0)
+
+
+def _joined(troubles: list[Exception]) -> str:
+    return "; ".join(dict.fromkeys(map(str, troubles)))

