@@ -40,7 +40,7 @@ def test_the_defaults_are_those_of_the_table() -> None:
         try:
             conf, _ = read_conf({key: text})
         except ValueError:  # a default in words
-            assert key in ("join_timeout", "store_port", "is_host")
+            assert key in ("join_timeout", "store_port", "is_host"), key
             continue
         assert conf == Conf(), key
 

@@ -10,8 +10,8 @@ import pytest
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
-from phalanx.launcher.backends import fingerprint
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of
+from phalanx.launcher.members import fingerprint
 from phalanx.launcher.options import RunOptions
 from phalanx.rendezvous.settings import Growth
 

@@ -155,7 +155,7 @@ OPTIONS: tuple[Option, ...] = (
         read=convert.seconds,
         torchrun=False,
         group=_FAILURE,
-        help="how long workers may go on when the first of their node has succeeded; then the job has failed",
+        help="how long workers may go on when others have succeeded; then the job has failed",
     ),
     Option(
         name="exit-barrier-timeout",

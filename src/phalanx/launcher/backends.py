@@ -11,13 +11,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from stat import S_ISDIR
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of_one, read_settings
+from phalanx.launcher.members import digest, fingerprint, key_part, membership_of, run_id_of
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from phalanx.store.etcd.cluster import EtcdCluster
     from phalanx.store.port import Store
 
-__all__ = ["fingerprint", "meeting_of_several"]
+__all__ = ["meeting_of_several"]
 
 MASTER_PORT = 29500  # torchrun's, for static
 C10D_PORT = 29400
@@ -89,7 +90,7 @@ def _static(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
         raise MeetingError(
             "rdzv_conf", "store_port must be another port than MASTER_PORT, on which rank 0 listens"
         )
-    membership = _membership(
+    membership = membership_of(
         options,
         conf,
         is_static=True,
@@ -113,7 +114,7 @@ def _c10d(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
     _check_ports(endpoints)
     if len(endpoints) > 1:
         return _cluster(options, conf, warnings, endpoints)
-    return _hosted(options, conf, warnings, _membership(options, conf), endpoints[0], is_host=conf.is_host)
+    return _hosted(options, conf, warnings, membership_of(options, conf), endpoints[0], is_host=conf.is_host)
 
 
 def _hosted(
@@ -127,7 +128,7 @@ def _hosted(
 ) -> Meeting:
     # A job without an id gets one from the host of its store.
     learnt = [] if options.run_id is None else [options.run_id]
-    key = None if options.run_id is None else _key(options.run_id)
+    key = None if options.run_id is None else key_part(options.run_id)
     job = fingerprint(options)
     server_tls, client_tls = _tls(conf)
 
@@ -146,7 +147,7 @@ def _hosted(
             client_tls=client_tls,
         )
         if key is None:
-            learnt[:] = [_of_key(store.run_id)]
+            learnt[:] = [run_id_of(store.run_id)]
         return store
 
     is_open = options.secret is None and not is_loopback(endpoint.host)
@@ -199,7 +200,7 @@ def _cluster(
         )
     run_id = _given_run_id(options, "several hosts keep the job's data")
     names = [str(one) for one in endpoints]
-    folder = conf.data_dir or f"{_ours()}/{_digest([run_id, *names])[:16]}"
+    folder = conf.data_dir or f"{_ours()}/{digest([run_id, *names])[:16]}"
     opened: list[
         EtcdCluster
     ] = []  # our member runs on while there is no majority yet, and is found here again
@@ -271,7 +272,7 @@ def _shared(
             from phalanx.launcher.ended import clear_ended_job
 
             try:
-                await clear_ended_job(store, _key(run_id))
+                await clear_ended_job(store, key_part(run_id))
             except BaseException:
                 await store.close()
                 raise
@@ -279,7 +280,7 @@ def _shared(
         return store
 
     return Meeting(
-        membership=_membership(options, conf),
+        membership=membership_of(options, conf),
         open_store=open_cleared,
         run_id=lambda: run_id,
         master_port_range=conf.master_port_range,
@@ -291,18 +292,6 @@ def _shared(
 # What several backends share
 
 _NO_PORT_0 = "port 0 is another free port on each node; write one that all of them use"
-
-
-def fingerprint(options: RunOptions) -> str:
-    """What tells jobs without an id apart: sha256 of the number of nodes, the program and its arguments."""
-    return _digest([options.min_nodes, options.max_nodes, options.entrypoint, *options.args])
-
-
-def _digest(words: Sequence[int | str]) -> str:
-    import json
-    from hashlib import sha256
-
-    return sha256(json.dumps(words).encode()).hexdigest()
 
 
 def _endpoints(options: RunOptions, *, schemes: tuple[str, ...] = ()) -> tuple[Endpoint, ...]:
@@ -350,47 +339,3 @@ def _password(conf: Conf) -> str | None:
             return file.read().rstrip("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise MeetingError("rdzv_conf", f"password_file cannot be read: {error}") from None
-
-
-def _membership(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSettings:
-    """What this node brings; ``fixed`` is what a backend knows better."""
-    usual: dict[str, Any] = {
-        "run_id": _key(options.run_id or ""),
-        "node_id": os.urandom(8).hex(),
-        "host": os.uname().nodename,
-        "slots": options.nproc,
-        "min_nodes": options.min_nodes,
-        "max_nodes": options.max_nodes,
-        "max_restarts": options.max_restarts,
-        "order_hint": options.node_rank,
-        "topology": conf.topology,
-        "local_addr": options.local_addr,
-        "boot_id": _boot_id(),
-        "ttl_s": conf.ttl_s,
-        "last_call_s": conf.last_call_timeout,
-        "join_timeout_s": conf.join_timeout or conf.timeout or 600.0,
-        "store_timeout_s": conf.store_timeout,
-        "growth": conf.join_policy,
-        "drain_s": options.grace_s,
-        "exit_barrier_s": options.exit_barrier_s,
-        "straggler_s": options.straggler_s,
-    }
-    return MembershipSettings(**{**usual, **fixed})
-
-
-def _key(run_id: str) -> str:
-    """The run id as one part of a key, so that no job's keys begin like another's."""
-    return run_id.replace("%", "%25").replace("/", "%2F")
-
-
-def _of_key(part: str) -> str:
-    return part.replace("%2F", "/").replace("%25", "%")
-
-
-def _boot_id() -> str:
-    """The running kernel and the network namespace: who shares both reaches our loopback address."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return f"{file.read().strip()}/{os.readlink('/proc/self/ns/net')}"
-    except OSError:  # no proc: nobody can be sure to share this machine
-        return os.urandom(16).hex()

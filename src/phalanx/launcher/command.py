@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_command"]
 
+# Codes of a launcher that was told to stop, lost its store or found a bug: the job may go on without this node.
+_MAY_COME_BACK = (70, 75, 129, 130, 131, 143)
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
@@ -48,9 +50,12 @@ def run_command(options: RunOptions) -> int:
     for notice in meeting.notices:
         print(f"phalanx: {notice}", file=sys.stderr)
     try:
-        return run_job(job_of(options, logs, meeting))
+        code = run_job(job_of(options, logs, meeting))
     finally:
         logs.discard_if_empty()
+    if meeting.forget is not None and code not in _MAY_COME_BACK:
+        meeting.forget()
+    return code
 
 
 def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
@@ -81,7 +86,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
             options.role,
         ),
         logs=logs,
-        adopts_orphans=not own_children(),
+        adopts_orphans=not own_children() and meeting.forget is None,
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         membership=meeting.membership,
         open_store=meeting.open_store,

@@ -36,6 +36,7 @@ class Conf(Struct, kw_only=True):
     user: str | None = None
     password_file: str | None = None
     etcd_prefix: str = ""
+    data_dir: str | None = None
 
     @property
     def ttl_s(self) -> float:
@@ -248,6 +249,14 @@ SETTINGS: tuple[Setting, ...] = (
         default="tcp",
         field="store_type",
         help="file: the endpoint is a shared folder, as with the file backend",
+    ),
+    Setting(
+        key="data_dir",
+        of="c10d",
+        read=str,
+        field="data_dir",
+        torchrun=False,
+        help="with several endpoints: folder for the data of this host's member; without it one in /var/tmp",
     ),
     Setting(
         key="protocol",

@@ -61,6 +61,6 @@ class RunOptions(Struct, kw_only=True):
     exit_barrier_s: float | None = None
     """How long a node whose workers have succeeded waits for the other nodes; None: as long as they run."""
     straggler_s: float | None = None
-    """How long workers may go on after the first one of their node has succeeded; None: as long as they like."""
+    """How long workers may go on when others have succeeded; None: as long as they like."""
     error_handler: str | None = None
     """``module:name`` of the error handler for workers, or the name of an entry point that has it."""
