@@ -1,15 +1,21 @@
-"""Fixtures of the system tests: `script` writes a worker's program, `launch` runs a job and cleans up after it."""
+"""Fixtures of the system tests.
+
+`script` writes a worker's program, `launch` runs a job and cleans up after it; `network` makes hosts, `agents` runs the
+agents of a job on them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from tests.system.launch import Job, Launch, Launcher, Script, launcher_under_test
+from tests.system.machines import Agent, Agents, Host, Network, why_no_hosts
 
 HERE = Path(__file__).parent
 
@@ -60,3 +66,37 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         for job in started:
             if job.process.poll() is not None:
                 job.wait_nobody()
+
+
+@pytest.fixture(scope="session")
+def _can_make_hosts() -> None:
+    if (reason := why_no_hosts()) is not None:
+        if os.environ.get("CI"):
+            pytest.fail(f"these tests must not be skipped here: {reason}")
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def network(_can_make_hosts: None, tmp_path: Path) -> Iterator[Network]:
+    network = Network(tmp_path / "network")
+    yield network
+    network.close()
+
+
+@pytest.fixture
+def agents(network: Network, tmp_path: Path) -> Iterator[Agents]:
+    """Whatever else a test asserts: an agent that ended by itself must have left nothing alive on its host."""
+    numbers = itertools.count()
+    started: list[Agent] = []
+    with contextlib.ExitStack() as running:
+
+        def start(host: Host, *arguments: object, env: Mapping[str, str] | None = None) -> Agent:
+            folder = tmp_path / f"agent{next(numbers)}-{host.name}"
+            agent = Agent(host, network, tuple(map(str, arguments)), env=env or {}, folder=folder)
+            started.append(agent)
+            return running.enter_context(agent)
+
+        yield start
+        for agent in started:
+            if agent.process.poll() is not None:
+                agent.wait_nobody()

@@ -177,6 +177,20 @@ class Job:
         self._read_until(lambda: len(so_far()) >= count, f"{count} × {name!r}", needs_launcher=True)
         return so_far()
 
+    def until(self, name: str, **facts: object) -> Event:
+        """Wait until a worker tells event `name` with these facts, perhaps with others too; the first one that was."""
+
+        def found() -> list[Event]:
+            return [
+                event
+                for event in self.events
+                if event.name == name
+                and all(getattr(event, key, event.facts.get(key)) == value for key, value in facts.items())
+            ]
+
+        self._read_until(lambda: bool(found()), f"{name!r} with {facts}", needs_launcher=True)
+        return found()[0]
+
     def wait(self) -> int:
         """Wait until the launcher has ended; its return code as `subprocess` gives it (negative: a signal)."""
         self._read_until(self._has_ended, "the launcher's end")
@@ -223,7 +237,10 @@ class Job:
                 self.events.extend(Event.from_line(line) for line in lines)
 
     def _so_far(self) -> str:
-        shown = [f"events: {[(event.name, event.rank, event.restart) for event in self.events]}"]
+        shown = [
+            "events:",
+            *(f"{event.at:.3f} {event.name} rank {event.rank} {event.facts}" for event in self.events),
+        ]
         for name in ("stdout", "stderr"):
             if (self.folder / name).exists():
                 text = (self.folder / name).read_bytes()[-6000:].decode(errors="replace")
