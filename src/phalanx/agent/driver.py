@@ -12,9 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from phalanx.agent.events import Finish
 from phalanx.agent.flight import FlightRecord
 from phalanx.agent.group import DeadlinePassed
-from phalanx.agent.machine import AgentMachine, Finish
+from phalanx.agent.machine import AgentMachine
 from phalanx.agent.verdict import EX_BUG, Ending, Verdict
 
 __all__ = ["Driver"]

@@ -13,12 +13,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum, auto
 from signal import SIGTERM, Signals
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from phalanx.agent import sentences
+from phalanx.agent.events import (
+    CheckpointTold,
+    CollectEvidence,
+    EvidenceCollected,
+    Finish,
+    JobBegan,
+    PassOn,
+    SignalPassed,
+)
 from phalanx.agent.group import (
     DeadlinePassed,
     ExceptionSeen,
-    Exit,
     GroupMachine,
     GroupState,
     MembersRemain,
@@ -31,28 +40,17 @@ from phalanx.agent.group import (
     WorkersExited,
     WorkersSpawned,
 )
+from phalanx.agent.membership import Membership
 from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.testimony import failures_text, verdict_from
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
-from phalanx.records import Struct
 from phalanx.rendezvous import events
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
 
-__all__ = [
-    "AgentMachine",
-    "AgentState",
-    "CheckpointTold",
-    "CollectEvidence",
-    "EvidenceCollected",
-    "Finish",
-    "JobBegan",
-    "Membership",
-    "PassOn",
-    "SignalPassed",
-]
+__all__ = ["AgentMachine", "AgentState"]
 
 
 class AgentState(Enum):
@@ -65,67 +63,6 @@ class AgentState(Enum):
     COLLECTING = auto()
     CLOSING = auto()
     ENDED = auto()
-
-
-class Membership(Protocol):
-    """What this machine needs of the one that agrees with other nodes: ``rendezvous.machine.MemberMachine``, or the
-    one for handlers that others have written.
-    """
-
-    deadline: float | None
-
-    def step(self, event: object, now: float) -> list[Any]:
-        """Take an event of ``rendezvous.events``."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it has left the store."""
-
-
-# Events (those of the group and of the membership are taken too)
-
-
-class JobBegan(Struct):
-    """The driver is ready."""
-
-
-class EvidenceCollected(Struct):
-    """Logs are drained and error files read: the failures of the round that ended (empty when all succeeded)."""
-
-    failures: tuple[Failure, ...]
-
-
-class SignalPassed(Struct):
-    """A signal that stops nothing arrived; workers are to have it too."""
-
-    signal: int
-
-
-class CheckpointTold(Struct):
-    """A worker says that it has finished a checkpoint."""
-
-    step: int
-
-
-# Commands
-
-
-class CollectEvidence(Struct):
-    """Drain the logs, read what the failed workers left, and report ``EvidenceCollected``."""
-
-    exits: tuple[Exit, ...]
-
-
-class PassOn(Struct):
-    """Deliver a signal to each worker that is prepared for it."""
-
-    signal: int
-
-
-class Finish(Struct):
-    """The job is over on this node, and the store is left."""
-
-    verdict: Verdict
 
 
 class AgentMachine(Machine[AgentState]):
@@ -227,7 +164,7 @@ class AgentMachine(Machine[AgentState]):
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
         self._asked = event
         self.state = AgentState.LEAVING
-        told = Say(self._stop_line(event))
+        told = Say(sentences.asked(event, self._nproc, is_stopping=self.group.state is GroupState.STOPPING))
         return [told, *self._tell(events.LeaveAsked(), now), *self._ask_group(event, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
@@ -281,21 +218,7 @@ class AgentMachine(Machine[AgentState]):
         self.state = AgentState.RUNNING
         self._round = notice.round
         self.group = GroupMachine(self._nproc, grace_s=self._grace_s, straggler_s=self._straggler_s)
-        return [*self._formed_line(notice.round), *self._ask_group(RoundSettled(notice.round), now)]
-
-    def _formed_line(self, formed: Round) -> list[Say]:
-        if formed.group_world_size > 1:
-            why = f"{formed.reason}: " if formed.reason else ""
-            return [
-                Say(
-                    f"{why}round {formed.number} has {formed.group_world_size} nodes with {formed.world_size} workers, "
-                    f"of which ranks {formed.first_rank} to {formed.first_rank + formed.local_world_size - 1} are here"
-                )
-            ]
-        if formed.number == 1 or not formed.reason:
-            return []
-        many = f"all {self._nproc} workers" if self._nproc > 1 else "the worker"
-        return [Say(f"{formed.reason}; starting {many} anew")]
+        return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
         if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
@@ -306,8 +229,7 @@ class AgentMachine(Machine[AgentState]):
         if self.group.state is GroupState.STOPPING:
             # They are being stopped for another reason already; only a shorter time is news.
             return self._ask_group(StopAsked(SIGTERM, grace_s), now) if grace_s < self._grace_s else []
-        many = f"{self._nproc} workers" if self._nproc > 1 else "the worker"
-        told = Say(f"{notice.reason}: asked {many} to stop, {grace_s:g} s of grace")
+        told = Say(sentences.stopped_for(notice.reason, self._nproc, grace_s))
         return [told, *self._ask_group(StopAsked(SIGTERM, grace_s), now)]
 
     def _decided(self, notice: events.JobDecided, now: float) -> list[Any]:
@@ -348,13 +270,6 @@ class AgentMachine(Machine[AgentState]):
         if any(not one.is_collateral for one in failures):
             return Report(outcome=Outcome.FAILED, evidence=failures_text(failures))
         return Report(outcome=Outcome.STOPPED)
-
-    def _stop_line(self, event: StopAsked) -> str:
-        name = Signals(event.signal).name
-        if self.group.state is GroupState.STOPPING:
-            return f"{name}: the workers are being stopped already; again to end them at once"
-        many = f"{self._nproc} workers" if self._nproc > 1 else "the worker"
-        return f"{name}: asked {many} to stop, {event.grace_s:g} s of grace; again to end at once"
 
     def _stopped(self) -> Verdict:
         assert self._asked is not None, "a job is stopped because somebody asked"

@@ -18,9 +18,10 @@ from typing import Any
 from phalanx.agent.channel import ChannelServer, new_socket_folder
 from phalanx.agent.console import Console
 from phalanx.agent.driver import Driver
+from phalanx.agent.events import CheckpointTold, JobBegan, SignalPassed
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
 from phalanx.agent.keeper import Keeper
-from phalanx.agent.machine import AgentMachine, AgentState, CheckpointTold, JobBegan, SignalPassed
+from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.messages import CheckpointDone, ExceptionRecorded, ExcludeAsked
 from phalanx.agent.policy import leader_policy
 from phalanx.agent.processes import Processes

@@ -22,7 +22,7 @@ from phalanx.agent.verdict import (
     judge,
 )
 from phalanx.records import Struct
-from phalanx.rendezvous.leader import EndJob, NextRound, Policy, RoundReports
+from phalanx.rendezvous.policy import EndJob, NextRound, Policy, RoundReports
 
 __all__ = ["Budget", "GiveUp", "Restart", "decide", "leader_policy"]
 

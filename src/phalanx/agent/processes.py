@@ -13,6 +13,7 @@ from typing import Any
 
 from phalanx.agent.console import Console
 from phalanx.agent.driver import Driver
+from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn
 from phalanx.agent.evidence import Evidence
 from phalanx.agent.group import (
     MembersRemain,
@@ -23,7 +24,6 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.keeper import Keeper
-from phalanx.agent.machine import CollectEvidence, EvidenceCollected, PassOn
 from phalanx.agent.messages import ExceptionRecorded
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.workers import Workers

@@ -11,20 +11,18 @@ anew with it. Every write is guarded by its leadership and by the round it was d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from phalanx.records import Struct
 from phalanx.rendezvous.keys import JobKeys
+from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
 from phalanx.rendezvous.ranks import Candidate, choose
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.rendezvous.stored import (
-    Member,
     Members,
     NodeRecord,
     Outcome,
     Phase,
-    Report,
     RoundRecord,
     VerdictRecord,
     Waiting,
@@ -34,57 +32,10 @@ from phalanx.rendezvous.view import View
 from phalanx.rendezvous.waiting import listed, names_of, who_is_here
 from phalanx.store.port import Delete, Operation, Put
 
-__all__ = ["EndJob", "Leader", "MemberReport", "NextRound", "Policy", "RoundReports"]
+__all__ = ["Leader"]
 
 WAITING_FIRST_S = 5.0  # before that nobody needs to be told why nothing happens
 WAITING_AGAIN_S = 10.0  # every agent reads it: not too often
-
-
-class MemberReport(Struct, kw_only=True):
-    """All that is known of one member's part in a round that is being collected."""
-
-    member: Member
-    group_rank: int
-    first_rank: int
-    report: Report | None
-    """None: it never told how its part ended."""
-    signed_at: int | None
-    """The store revision at which its first sign of a failure was written."""
-    is_lost: bool
-    is_leaving: bool
-
-
-class RoundReports(Struct, kw_only=True):
-    """What the policy decides on."""
-
-    round: RoundRecord
-    world_size: int
-    members: tuple[MemberReport, ...]
-
-
-class NextRound(Struct, kw_only=True):
-    """The policy's answer: go on with another round."""
-
-    restart_count: int
-    policy_state: str
-    reason: str
-
-
-class EndJob(Struct):
-    """The policy's answer: the job is over; ``text`` tells every agent how."""
-
-    text: str
-
-
-class Policy(Struct):
-    """How failures are answered; the agent's affair, the leader only asks. Each is a pure function."""
-
-    decide: Callable[[RoundReports], NextRound | EndJob]
-    """After a round in which some member failed."""
-    succeeded: Callable[[], str]
-    """The verdict when every member has succeeded."""
-    not_formed: Callable[[str], str]
-    """The verdict when no round could be formed, for this reason."""
 
 
 class Leader:

@@ -6,8 +6,9 @@ from typing import Any
 
 from phalanx.rendezvous.events import KeyRead, Read, StartWatch, StopWatch, Told, Transact
 from phalanx.rendezvous.keys import JobKeys
-from phalanx.rendezvous.leader import Leader, Policy
+from phalanx.rendezvous.leader import Leader
 from phalanx.rendezvous.pending import Pending
+from phalanx.rendezvous.policy import Policy
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import BadRecord, Member, Members, Phase, decode
 from phalanx.rendezvous.view import JobView, Nodes

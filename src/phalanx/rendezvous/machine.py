@@ -11,93 +11,23 @@ missing, one transaction per purpose at a time. A failed guard or a missing answ
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.rendezvous.events import (
-    BarrierPassed,
-    CheckpointDone,
-    CloseSession,
-    FirstSignSeen,
-    HurryAsked,
-    JobDecided,
-    KeyChanged,
-    KeyRead,
-    KeysListed,
-    LeaseEnded,
-    LeaseRenewed,
-    LeaveAsked,
-    MeetingBegan,
-    MeetingFailed,
-    OpenSession,
-    PartEnded,
-    PortHeld,
-    PortNotHeld,
-    RevokeLease,
-    SessionClosed,
-    SessionOpened,
-    StartWatch,
-    StoreFailed,
-    StoreNotReached,
-    StoreWasReset,
-    TimePassed,
-    Told,
-    Transacted,
-    TransactionUnclear,
-    WorkerFailed,
-    WorkersGone,
-)
+from phalanx.rendezvous import events
 from phalanx.rendezvous.keys import JobKeys
-from phalanx.rendezvous.leader import Policy
 from phalanx.rendezvous.leading import LEAD, Leading
 from phalanx.rendezvous.lease import LeaseTimes
+from phalanx.rendezvous.opening import Opening
 from phalanx.rendezvous.part import REGISTER, UNREGISTER, Part
 from phalanx.rendezvous.pending import Pending
+from phalanx.rendezvous.policy import Policy
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.rendezvous.state import GOING, MemberState, connected, everywhere
 from phalanx.rendezvous.view import JobView
 
-__all__ = ["MemberMachine", "MemberState"]
-
-SAY_WAITING_AFTER_S = 5.0
-NAME_TAKEN_LEASES = 2.0  # a predecessor that was killed is gone after one
-NAME_RETRY_S = 1.0
-
-
-class MemberState(Enum):
-    """What this agent is to the job."""
-
-    IDLE = auto()
-    OPENING = auto()
-    REGISTERING = auto()
-    PRESENT = auto()
-    SILENT = auto()
-    DRAINING = auto()
-    CLOSING = auto()
-    CLOSED = auto()
-
-
-_GOING: dict[MemberState, Arrow | Void] = dict.fromkeys(
-    (MemberState.DRAINING, MemberState.CLOSING, MemberState.CLOSED), Void("this node's part is over")
-)
-
-
-def _connected(arrow: Arrow, **others: Arrow | Void) -> dict[MemberState, Arrow | Void]:
-    """The same arrow wherever there is a connection; before and after, the event is of an earlier one."""
-    return {
-        MemberState.OPENING: Void("of the connection that was lost"),
-        MemberState.REGISTERING: arrow,
-        MemberState.PRESENT: arrow,
-        MemberState.SILENT: arrow,
-        **_GOING,
-        **{MemberState[name]: other for name, other in others.items()},
-    }
-
-
-def _everywhere(arrow: Arrow, **others: Arrow | Void) -> dict[MemberState, Arrow | Void]:
-    """What happens on this node happens with or without a store."""
-    return _connected(arrow, OPENING=arrow, **others)
+__all__ = ["MemberMachine"]
 
 
 class MemberMachine(Machine[MemberState]):
@@ -113,14 +43,9 @@ class MemberMachine(Machine[MemberState]):
         self._leading = Leading(settings, self._keys, policy)
         self._part = Part(settings, self._keys, self._pending)
         self._is_host = False
-        self._was_open = False
-        self._opening_since = 0.0  # or since the store was heard last
-        self._asked_since = 0.0
+        self._opening = Opening(settings)
         self._drained_at = 0.0
-        self._why_not_reached = ""
         self._said_waiting = ""
-        self._name_taken_since: float | None = None
-        self._name_retry_at: float | None = None
         self._is_decided = False
         self._has_failed = False  # no round will form; the workers, if any, are being stopped
         self._part_ended = False
@@ -144,7 +69,9 @@ class MemberMachine(Machine[MemberState]):
     def step(self, event: object, now: float) -> list[Any]:
         """As the base, and first of all: whoever slept too long has lost the right to do anything else."""
         late: list[Any] = []
-        if self._is_too_late(now) and not isinstance(event, LeaseRenewed | LeaseEnded | TimePassed):
+        if self._is_too_late(now) and not isinstance(
+            event, events.LeaseRenewed | events.LeaseEnded | events.TimePassed
+        ):
             late = self._fall_silent(now)
         commands = super().step(event, now)
         self.deadline = self._next_deadline(now)
@@ -155,35 +82,35 @@ class MemberMachine(Machine[MemberState]):
 
     # Opening
 
-    def _begin(self, event: MeetingBegan, now: float) -> list[Any]:
+    def _begin(self, event: events.MeetingBegan, now: float) -> list[Any]:
         return self._open(now)
 
     def _open(self, now: float) -> list[Any]:
         self.state = MemberState.OPENING
-        self._opening_since = self._asked_since = now
+        self._opening.begin(now, heard_at=self._lease.renewed_at)
         self._said_waiting = ""
         self._lease.forget()
         self._pending.clear()
         self._job = JobView(self._keys)
         self._leading.forget()
         self._part.unregistered()
-        return [OpenSession()]
+        return [events.OpenSession()]
 
-    def _opened(self, event: SessionOpened, now: float) -> list[Any]:
+    def _opened(self, event: events.SessionOpened, now: float) -> list[Any]:
         self.state = MemberState.REGISTERING
-        self._was_open = True
+        self._opening.succeeded()
         self._is_host = event.is_host
         self._lease.renew(event.sent_at)
         if not self._keys.run_id:
             self._keys.name(event.run_id)
         self._part.leased(event)
-        return [StartWatch(self._keys.job), self._part.register()]
+        return [events.StartWatch(self._keys.job), self._part.register()]
 
-    def _not_reached(self, event: StoreNotReached, now: float) -> list[Any]:
-        self._why_not_reached = event.reason
+    def _not_reached(self, event: events.StoreNotReached, now: float) -> list[Any]:
+        self._opening.failed(event.reason)
         return []
 
-    def _registered(self, event: Transacted, now: float) -> list[Any]:
+    def _registered(self, event: events.Transacted, now: float) -> list[Any]:
         self._pending.answered(event.purpose, succeeded=event.succeeded)
         if event.purpose == UNREGISTER:
             return [self._part.register()]
@@ -193,30 +120,21 @@ class MemberMachine(Machine[MemberState]):
             return self._reconcile(now)
         if self.state is MemberState.SILENT:
             return []
-        found = event.results[0][0] if event.results and event.results[0] else None
-        if found is None:
-            return [self._part.register()]
-        if self._part.was_ours(found):
-            return [self._part.unregister(found)]
-        if self._name_taken_since is None:
-            self._name_taken_since = now
-        if now >= self._name_taken_since + NAME_TAKEN_LEASES * self._settings.ttl_s:
-            return self._fail(self._part.name_is_taken(found))
-        self._name_retry_at = now + NAME_RETRY_S
-        return []
+        commands, failure = self._part.not_registered(event, now)
+        return commands if failure is None else self._fail(failure)
 
-    def _register_again(self, event: TransactionUnclear, now: float) -> list[Any]:
+    def _register_again(self, event: events.TransactionUnclear, now: float) -> list[Any]:
         self._pending.unclear(event.purpose)
         return [self._part.register()] if event.purpose in (REGISTER, UNREGISTER) else []
 
     # The lease
 
-    def _renewed(self, event: LeaseRenewed, now: float) -> list[Any]:
+    def _renewed(self, event: events.LeaseRenewed, now: float) -> list[Any]:
         self._lease.renew(event.sent_at)
         commands = self._part.fence(self._lease.fenced_at)
         if self.state is MemberState.SILENT and not self._lease.is_silent(now):
             self.state = MemberState.PRESENT if self._part.registration else MemberState.REGISTERING
-            commands.append(Told("the store answers again"))
+            commands.append(events.Told("the store answers again"))
             if self.state is MemberState.REGISTERING and not self._pending.is_under_way():
                 commands.append(self._part.register())
         if self._lease.is_silent(now):
@@ -230,37 +148,34 @@ class MemberMachine(Machine[MemberState]):
         assert self._lease.renewed_at is not None, "only a lease that was renewed can be silent"
         silence = f"the store has not answered for {now - self._lease.renewed_at:.1f} s"
         stop = self._part.stop(silence, grace_s=self._lease.stop_grace_s)
-        return [Told(f"{silence}: the others may soon count this node as lost"), *stop]
+        return [events.Told(f"{silence}: the others may soon count this node as lost"), *stop]
 
-    def _lease_ended(self, event: LeaseEnded, now: float) -> list[Any]:
+    def _lease_ended(self, event: events.LeaseEnded, now: float) -> list[Any]:
         return self._lose("the lease of this node has ended, and the others go on without it", now)
 
-    def _reset(self, event: StoreWasReset, now: float) -> list[Any]:
+    def _reset(self, event: events.StoreWasReset, now: float) -> list[Any]:
         return self._lose("the store has lost its data and is another one now", now)
 
     def _lose(self, reason: str, now: float) -> list[Any]:
         """Membership is over; what is left of it goes, and this node registers anew."""
         if self._part_ended:
             return self._close()
-        heard_at = self._lease.renewed_at
         stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s)
         self._part.remember()
-        commands = [Told(f"{reason}: joining again"), *stop, *self._open(now)]
-        self._opening_since = now if heard_at is None else heard_at
-        return commands
+        return [events.Told(f"{reason}: joining again"), *stop, *self._open(now)]
 
-    def _store_failed(self, event: StoreFailed, now: float) -> list[Any]:
+    def _store_failed(self, event: events.StoreFailed, now: float) -> list[Any]:
         return self._fail(event.reason)
 
     def _fail(self, reason: str) -> list[Any]:
         if self._has_failed:
             return []
         self._has_failed = True
-        return [*self._part.stop(reason, grace_s=None), MeetingFailed(reason)]
+        return [*self._part.stop(reason, grace_s=None), events.MeetingFailed(reason)]
 
     # What the store says
 
-    def _listed(self, event: KeysListed, now: float) -> list[Any]:
+    def _listed(self, event: events.KeysListed, now: float) -> list[Any]:
         self._pending.seen()
         if event.prefix == self._keys.job:
             self._job = JobView(self._keys)
@@ -269,7 +184,7 @@ class MemberMachine(Machine[MemberState]):
             self._leading.listed(event.items)
         return self._reconcile(now)
 
-    def _changed(self, event: KeyChanged, now: float) -> list[Any]:
+    def _changed(self, event: events.KeyChanged, now: float) -> list[Any]:
         self._pending.seen()
         if event.prefix == self._keys.job:
             self._job.changed(event.batch)
@@ -277,13 +192,13 @@ class MemberMachine(Machine[MemberState]):
             self._leading.changed(event.batch)
         return self._reconcile(now)
 
-    def _read(self, event: KeyRead, now: float) -> list[Any]:
+    def _read(self, event: events.KeyRead, now: float) -> list[Any]:
         commands = self._part.read(event, self._job)
         if self._leading.is_leading:
             self._leading.read(event)
         return [*commands, *self._reconcile(now)]
 
-    def _transacted(self, event: Transacted, now: float) -> list[Any]:
+    def _transacted(self, event: events.Transacted, now: float) -> list[Any]:
         if event.purpose in (REGISTER, UNREGISTER):
             return self._registered(event, now)
         self._pending.answered(event.purpose, succeeded=event.succeeded)
@@ -291,14 +206,14 @@ class MemberMachine(Machine[MemberState]):
             if event.succeeded:
                 self._leading.succeeded(event.revision)
         elif not event.succeeded and self._part.has_lost_registration(event):
-            return self._lease_ended(LeaseEnded(), now)
+            return self._lease_ended(events.LeaseEnded(), now)
         elif event.succeeded:
             self._part.succeeded(event)
         else:
             self._part.failed(event)
         return self._reconcile(now)
 
-    def _unclear(self, event: TransactionUnclear, now: float) -> list[Any]:
+    def _unclear(self, event: events.TransactionUnclear, now: float) -> list[Any]:
         self._pending.unclear(event.purpose)
         if self._part_ended and self.state is MemberState.PRESENT:  # the revoked lease will tell the others
             return self._go(now)
@@ -306,39 +221,39 @@ class MemberMachine(Machine[MemberState]):
 
     # What this node does
 
-    def _port_held(self, event: PortHeld, now: float) -> list[Any]:
+    def _port_held(self, event: events.PortHeld, now: float) -> list[Any]:
         self._part.port_held(event)
         return self._reconcile(now)
 
-    def _port_not_held(self, event: PortNotHeld, now: float) -> list[Any]:
+    def _port_not_held(self, event: events.PortNotHeld, now: float) -> list[Any]:
         return self._fail(event.reason)
 
-    def _signed(self, event: FirstSignSeen, now: float) -> list[Any]:
+    def _signed(self, event: events.FirstSignSeen, now: float) -> list[Any]:
         self._part.report("first_sign", event.text.encode(errors="replace"))
         return self._reconcile(now)
 
-    def _failed(self, event: WorkerFailed, now: float) -> list[Any]:
+    def _failed(self, event: events.WorkerFailed, now: float) -> list[Any]:
         self._part.report("failing", b"{}")
         return self._reconcile(now)
 
-    def _checkpoint(self, event: CheckpointDone, now: float) -> list[Any]:
+    def _checkpoint(self, event: events.CheckpointDone, now: float) -> list[Any]:
         self._part.checkpoint_done(event.step)
         return self._reconcile(now)
 
-    def _gone(self, event: WorkersGone, now: float) -> list[Any]:
+    def _gone(self, event: events.WorkersGone, now: float) -> list[Any]:
         return [*self._part.workers_gone(event.report, now), *self._reconcile(now)]
 
-    def _leave(self, event: LeaveAsked, now: float) -> list[Any]:
+    def _leave(self, event: events.LeaveAsked, now: float) -> list[Any]:
         self._part.is_leaving = True
         return self._reconcile(now)
 
-    def _part_over(self, event: PartEnded, now: float) -> list[Any]:
+    def _part_over(self, event: events.PartEnded, now: float) -> list[Any]:
         self._part_ended = True
         if self.state is MemberState.PRESENT and not self._is_decided and not self._has_failed:
             return self._reconcile(now)
         return self._go(now)
 
-    def _hurry(self, event: HurryAsked, now: float) -> list[Any]:
+    def _hurry(self, event: events.HurryAsked, now: float) -> list[Any]:
         self._is_hurried = True
         if self.state is MemberState.DRAINING or self._part_ended:
             return self._close()
@@ -352,12 +267,15 @@ class MemberMachine(Machine[MemberState]):
             return self._close()
         self.state = MemberState.DRAINING
         self._drained_at = now + self._settings.drain_s
-        return [RevokeLease(), *([] if self._leading.is_leading else [StartWatch(self._keys.nodes)])]
+        return [
+            events.RevokeLease(),
+            *([] if self._leading.is_leading else [events.StartWatch(self._keys.nodes)]),
+        ]
 
-    def _drain(self, event: KeysListed | KeyChanged, now: float) -> list[Any]:
+    def _drain(self, event: events.KeysListed | events.KeyChanged, now: float) -> list[Any]:
         if event.prefix != self._keys.nodes:
             return []
-        if isinstance(event, KeysListed):
+        if isinstance(event, events.KeysListed):
             self._leading.listed(event.items)
         else:
             self._leading.changed(event.batch)
@@ -366,51 +284,42 @@ class MemberMachine(Machine[MemberState]):
 
     def _close(self) -> list[Any]:
         self.state = MemberState.CLOSING
-        return [CloseSession()]
+        return [events.CloseSession()]
 
-    def _closed(self, event: SessionClosed, now: float) -> list[Any]:
+    def _closed(self, event: events.SessionClosed, now: float) -> list[Any]:
         self.state = MemberState.CLOSED
         return []
 
     # Time
 
-    def _opening_time(self, event: TimePassed, now: float) -> list[Any]:
-        limit = self._settings.store_timeout_s if self._was_open else self._settings.join_timeout_s
-        why = self._why_not_reached or "it does not answer"
-        if now >= self._opening_since + limit:
-            name = "store_timeout" if self._was_open else "join_timeout"
-            return self._fail(f"the store was not reached for {limit:g} s ({name}): {why}")
-        if now >= self._asked_since + SAY_WAITING_AFTER_S and not self._said_waiting:
-            self._said_waiting = why
-            return [Told(f"waiting for the store: {why}; gives up after {limit:g} s")]
-        return []
+    def _opening_time(self, event: events.TimePassed, now: float) -> list[Any]:
+        if (reason := self._opening.given_up(now)) is not None:
+            return self._fail(reason)
+        line = self._opening.line(now)
+        return [] if line is None else [events.Told(line)]
 
-    def _time_passed(self, event: TimePassed, now: float) -> list[Any]:
+    def _time_passed(self, event: events.TimePassed, now: float) -> list[Any]:
         if self._is_too_late(now):
             return self._fall_silent(now)
-        if self._name_retry_at is not None and now >= self._name_retry_at:
-            self._name_retry_at = None
+        if self._part.register_at is not None and now >= self._part.register_at:
             return [self._part.register()]
         return self._reconcile(now)
 
-    def _silent_time(self, event: TimePassed, now: float) -> list[Any]:
+    def _silent_time(self, event: events.TimePassed, now: float) -> list[Any]:
         if self._lease.ended_at is None or now < self._lease.ended_at or self._is_host:
             return []  # the host of the store was frozen: its store was, too, and forgives
         # Whoever has the store now counts this node as lost. It may be another store, on another host or on this one.
         return self._lose("the store was not heard for a whole lease", now)
 
-    def _drain_time(self, event: TimePassed, now: float) -> list[Any]:
+    def _drain_time(self, event: events.TimePassed, now: float) -> list[Any]:
         return self._close() if now >= self._drained_at else []
 
     def _next_deadline(self, now: float) -> float | None:
         times: list[float | None] = []
         if self.state is MemberState.OPENING and not self._has_failed:
-            limit = self._settings.store_timeout_s if self._was_open else self._settings.join_timeout_s
-            times = [self._opening_since + limit]
-            if not self._said_waiting:
-                times.append(self._asked_since + SAY_WAITING_AFTER_S)
+            times = [self._opening.deadline]
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
-            times = [self._lease.silent_at, self._name_retry_at]
+            times = [self._lease.silent_at, self._part.register_at]
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
@@ -427,7 +336,7 @@ class MemberMachine(Machine[MemberState]):
         commands: list[Any] = []
         if self._job.verdict is not None and not self._is_decided:
             self._is_decided = True
-            commands.append(JobDecided(self._job.verdict.text))
+            commands.append(events.JobDecided(self._job.verdict.text))
         if self._part_ended:
             is_over = self._is_decided or not self._part.has_to_tell(self._job)
             return [*commands, *(self._go(now) if is_over else self._part.tell(self._job))]
@@ -439,7 +348,7 @@ class MemberMachine(Machine[MemberState]):
         commands += self._lead(now)
         if self._part.barrier_at is not None and now >= self._part.barrier_at:
             self._part.barrier_at = None
-            commands.append(BarrierPassed())
+            commands.append(events.BarrierPassed())
         return commands
 
     def _lead(self, now: float) -> list[Any]:
@@ -453,34 +362,34 @@ class MemberMachine(Machine[MemberState]):
         if text == self._said_waiting or not text:
             return []
         self._said_waiting = text
-        return [Told(f"waiting: {text}")]
+        return [events.Told(f"waiting: {text}")]
 
     # The table
 
     table: ClassVar[dict[type, dict[MemberState, Arrow | Void]]] = {
-        MeetingBegan: {MemberState.IDLE: _begin},
-        SessionOpened: {MemberState.OPENING: _opened, **_GOING},
-        StoreNotReached: {MemberState.OPENING: _not_reached, **_GOING},
-        StoreFailed: _everywhere(_store_failed),
-        StoreWasReset: _connected(_reset),
-        LeaseRenewed: _connected(_renewed),
-        LeaseEnded: _connected(_lease_ended),
-        KeysListed: _connected(_listed, DRAINING=_drain),
-        KeyChanged: _connected(_changed, DRAINING=_drain),
-        KeyRead: _connected(_read),
-        Transacted: _connected(_transacted),
-        TransactionUnclear: _connected(_unclear, REGISTERING=_register_again),
-        SessionClosed: {MemberState.CLOSING: _closed},
-        PortHeld: _everywhere(_port_held),
-        PortNotHeld: _everywhere(_port_not_held),
-        FirstSignSeen: _everywhere(_signed),
-        WorkerFailed: _everywhere(_failed),
-        CheckpointDone: _everywhere(_checkpoint),
-        WorkersGone: _everywhere(_gone),
-        LeaveAsked: _everywhere(_leave),
-        PartEnded: _everywhere(_part_over),
-        HurryAsked: _everywhere(_hurry, DRAINING=_hurry),
-        TimePassed: {
+        events.MeetingBegan: {MemberState.IDLE: _begin},
+        events.SessionOpened: {MemberState.OPENING: _opened, **GOING},
+        events.StoreNotReached: {MemberState.OPENING: _not_reached, **GOING},
+        events.StoreFailed: everywhere(_store_failed),
+        events.StoreWasReset: connected(_reset),
+        events.LeaseRenewed: connected(_renewed),
+        events.LeaseEnded: connected(_lease_ended),
+        events.KeysListed: connected(_listed, DRAINING=_drain),
+        events.KeyChanged: connected(_changed, DRAINING=_drain),
+        events.KeyRead: connected(_read),
+        events.Transacted: connected(_transacted),
+        events.TransactionUnclear: connected(_unclear, REGISTERING=_register_again),
+        events.SessionClosed: {MemberState.CLOSING: _closed},
+        events.PortHeld: everywhere(_port_held),
+        events.PortNotHeld: everywhere(_port_not_held),
+        events.FirstSignSeen: everywhere(_signed),
+        events.WorkerFailed: everywhere(_failed),
+        events.CheckpointDone: everywhere(_checkpoint),
+        events.WorkersGone: everywhere(_gone),
+        events.LeaveAsked: everywhere(_leave),
+        events.PartEnded: everywhere(_part_over),
+        events.HurryAsked: everywhere(_hurry, DRAINING=_hurry),
+        events.TimePassed: {
             MemberState.IDLE: Void("a deadline of the past"),
             MemberState.OPENING: _opening_time,
             MemberState.REGISTERING: _time_passed,

@@ -41,9 +41,12 @@ from phalanx.rendezvous.stored import (
     encode,
 )
 from phalanx.rendezvous.view import JobView
-from phalanx.store.port import Compare, Delete, Field, Get, KeyValue, Operation, Put
+from phalanx.store.port import Compare, Delete, Field, Get, Operation, Put
 
 __all__ = ["REGISTER", "UNREGISTER", "Part"]
+
+NAME_TAKEN_LEASES = 2.0
+NAME_RETRY_S = 1.0
 
 # Purposes of transactions
 REGISTER = "register"
@@ -65,6 +68,9 @@ class Part:
         self._lease = 0
         self._former_leases: set[int] = set()
         self._address = self._outside_address = ""
+        self.register_at: float | None = None
+        """When to try again to register."""
+        self._name_taken_since: float | None = None
         self.registration = 0
         """The create-revision of this life's registration; 0: not registered."""
         self.is_leaving = False
@@ -128,6 +134,7 @@ class Part:
 
     def register(self) -> Transact:
         """Say that this node is here."""
+        self.register_at = None
         key = self._keys.here(self._settings.node_id)
         return self._send(
             REGISTER,
@@ -146,25 +153,26 @@ class Part:
             return True
         return False
 
-    def was_ours(self, found: KeyValue) -> bool:
-        """Whether a registration that stands in the way is of an earlier life of this process."""
-        return found.lease in self._former_leases
-
-    def unregister(self, found: KeyValue) -> Transact:
-        """Take an earlier life's registration away."""
-        guard = Compare(found.key, Field.CREATE_REVISION, found.create_revision)
-        return self._send(UNREGISTER, (guard,), (Delete(found.key),))
-
-    def name_is_taken(self, found: KeyValue) -> str:
-        """Somebody else is registered as this node: two agents were given one rank."""
+    def not_registered(self, event: Transacted, now: float) -> tuple[list[Any], str | None]:
+        """Somebody else is registered by this name: what to do about it, or the sentence with which to give up."""
+        found = event.results[0][0] if event.results and event.results[0] else None
+        if found is None:
+            return [self.register()], None
+        if found.lease in self._former_leases:  # an earlier life of this process
+            guard = Compare(found.key, Field.CREATE_REVISION, found.create_revision)
+            return [self._send(UNREGISTER, (guard,), (Delete(found.key),))], None
+        # A predecessor that was killed is gone after one lease; who is still there then is alive.
+        self._name_taken_since = now if self._name_taken_since is None else self._name_taken_since
+        if now < self._name_taken_since + NAME_TAKEN_LEASES * self._settings.ttl_s:
+            self.register_at = now + NAME_RETRY_S
+            return [], None
         try:
             host = decode(NodeRecord, found.value).host
         except BadRecord:
-            host = "unknown"
-        return (
-            f"another agent, on {host}, has the node rank {self._settings.order_hint} of this job; "
-            "each node needs a --node-rank of its own"
-        )
+            host = "an unknown host"
+        rank = self._settings.order_hint
+        taken = f"another agent, on {host}, has the node rank {rank} of this job"
+        return [], f"{taken}; each node needs a --node-rank of its own"
 
     def has_lost_registration(self, event: Transacted) -> bool:
         """Whether a guard failed because the registration is gone, which only the end of the lease explains."""

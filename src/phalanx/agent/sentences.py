@@ -1,0 +1,45 @@
+"""What the agent says while the job runs, one line each. Pure."""
+
+from __future__ import annotations
+
+from signal import Signals
+
+from phalanx.agent.group import StopAsked
+from phalanx.rendezvous.round import Round
+
+__all__ = ["BARRIER_PASSED", "asked", "formed", "stopped_for"]
+
+BARRIER_PASSED = (
+    "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
+)
+
+
+def formed(settled: Round) -> list[str]:
+    """A round has settled. Nothing is said of a first round on one machine: nobody waits for it."""
+    if settled.group_world_size > 1:
+        why = f"{settled.reason}: " if settled.reason else ""
+        first, last = settled.first_rank, settled.first_rank + settled.local_world_size - 1
+        here = f"rank {first} is" if first == last else f"ranks {first} to {last} are"
+        nodes = f"{settled.group_world_size} nodes, {settled.world_size} workers"
+        return [f"{why}round {settled.number} has {nodes}; {here} here"]
+    if settled.number == 1 or not settled.reason:
+        return []
+    many = f"all {settled.local_world_size} workers" if settled.local_world_size > 1 else "the worker"
+    return [f"{settled.reason}; starting {many} anew"]
+
+
+def stopped_for(reason: str, nproc: int, grace_s: float) -> str:
+    """The workers are stopped for something that is not theirs."""
+    return f"{reason}: asked {_many(nproc)} to stop, {grace_s:g} s of grace"
+
+
+def asked(event: StopAsked, nproc: int, *, is_stopping: bool) -> str:
+    """Somebody has sent a stop signal."""
+    name = Signals(event.signal).name
+    if is_stopping:
+        return f"{name}: the workers are being stopped already; again to end them at once"
+    return f"{name}: asked {_many(nproc)} to stop, {event.grace_s:g} s of grace; again to end at once"
+
+
+def _many(nproc: int) -> str:
+    return f"{nproc} workers" if nproc > 1 else "the worker"
