@@ -33,6 +33,7 @@ class Trial(Struct):
     events: tuple[Any, ...]
     answers: tuple[Answered | Failed, ...]
     """Right only if the state becomes so."""
+    nonce: str
     state: bytes | None
     """What is to be written; None: the requests change nothing."""
 
@@ -75,10 +76,14 @@ class BackendState:
         self._twin = StoreMachine(history_max=HISTORY_MAX)
         self._is_twin_ahead = False
 
-    def attempt(self, requests: Sequence[Any], silent: Mapping[int, int], incarnation: str) -> Trial:
+    def attempt(self, requests: Sequence[Any], silent: Mapping[int, int], nonce: str) -> Trial:
         """Do the requests on the twin, after the end of the ``silent`` leases: lease → renewals when it fell silent.
 
-        Each request is answered once, under its ``caller``. ``commit``, ``load`` or ``found_nothing`` follows a trial with a state.
+        ``nonce`` is random. Two clients that ask for the same at the same time must not write the same bytes: a
+        backend that compares values would tell both of them that theirs was written, and both got one lease.
+
+        Each request is answered once, under its ``caller``. After a trial with a state, ``commit`` follows, or
+        ``load``, or ``found_nothing``.
         """
         leases = self._twin.leases
         ends = [
@@ -96,12 +101,12 @@ class BackendState:
         state = None
         if _mark(self._twin) != before:
             self._is_twin_ahead = True
-            state = _encode(self.incarnation or incarnation, self._twin.snapshot())
-        return Trial((*ends, *requests), tuple(answers), state)
+            state = _encode(self.incarnation or nonce, nonce, self._twin.snapshot())
+        return Trial((*ends, *requests), tuple(answers), nonce, state)
 
-    def commit(self, trial: Trial, incarnation: str, now: float) -> list[Any]:
+    def commit(self, trial: Trial, now: float) -> list[Any]:
         """The backend holds the trial's state now; return what watches are to be told."""
-        self.incarnation = self.incarnation or incarnation
+        self.incarnation = self.incarnation or trial.nonce
         self._bits = trial.state
         self._is_twin_ahead = False
         commands = [command for event in trial.events for command in self.machine.step(event, now)]
@@ -113,8 +118,8 @@ def _mark(machine: StoreMachine) -> tuple[int, dict[int, int]]:
     return machine.revision, {number: lease.renewals for number, lease in machine.leases.items()}
 
 
-def _encode(incarnation: str, snapshot: Mapping[str, Any]) -> bytes:
-    state = {"phalanx": VERSION, "incarnation": incarnation, "store": snapshot}
+def _encode(incarnation: str, nonce: str, snapshot: Mapping[str, Any]) -> bytes:
+    state = {"phalanx": VERSION, "incarnation": incarnation, "write": nonce, "store": snapshot}
     return json.dumps(state, separators=(",", ":")).encode()
 
 

@@ -70,7 +70,6 @@ class BackendStore(Store):
         self._source_address = source_address
         self._calls = BlockingCalls(f"phalanx-backend-{backend.name}")
         self._state = BackendState()
-        self._incarnation = secrets.token_hex(8)  # if we are the first
         self._token: Any = None
         self._lost: StoreError | None = None
         self._requests: dict[asyncio.Future[Any], Any] = {}
@@ -224,7 +223,7 @@ class BackendStore(Store):
         self._update_watches()
         pause_s = COLLISION_PAUSE_S
         while (requests := self._waiting()) or silent:
-            trial = self._state.attempt(requests, silent, self._incarnation)
+            trial = self._state.attempt(requests, silent, secrets.token_hex(8))
             if trial.state is None or await self._write(trial):
                 _answer(trial)
                 return
@@ -240,9 +239,14 @@ class BackendStore(Store):
         result = await self._calls.start(lambda: self._backend.set_state(trial.state or b"", token))
         if result is not None and result[2]:
             self._token = result[1]
-            _hand_out(self._state.commit(trial, self._incarnation, _now()))
+            _hand_out(self._state.commit(trial, _now()))
             return True
-        self._load(await self._calls.start(self._backend.get_state) if result is None else result[:2])
+        if (
+            result is None or result[1] == token
+        ):  # some stores say that a key which is gone holds what was expected
+            self._load(await self._calls.start(self._backend.get_state))
+        else:
+            self._load(result[:2])
         return False
 
     def _load(self, held: tuple[bytes, Any] | None) -> None:
