@@ -126,7 +126,7 @@ class Leader:
             who = who_is_here(settings, view, ready, blockers)
             text = self._policy.not_formed(f"{who}, after {settings.join_timeout_s:g} s (join_timeout)")
             return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)
-        self._wake_at(gives_up_at if not enough else None, self._last_call_at, held_until)
+        self._wake_at(now, gives_up_at if not enough else None, self._last_call_at, held_until)
         return self._tell_waiting(view, ready, blockers, now)
 
     def _ready(self, view: View) -> dict[str, Candidate]:
@@ -229,7 +229,7 @@ class Leader:
             if now >= overdue_at:
                 reason = f"still running on {names_of(unfinished)} long after others had ended"
                 return self._start_collecting(record, reason, has_stragglers=True)
-            self._wake_at(overdue_at)
+            self._wake_at(now, overdue_at)
         return self._grow(view, record, now, is_allowed=not done)
 
     def _grow(
@@ -251,7 +251,7 @@ class Leader:
         window_ends_at = since + self._settings.last_call_s
         is_full = len(view.members) + len(new) >= self._settings.max_nodes
         if now < window_ends_at and not is_full:
-            self._wake_at(window_ends_at)
+            self._wake_at(now, window_ends_at)
             return ()
         if self._settings.growth is Growth.AT_CHECKPOINT and view.checkpoints == checkpoints:
             return ()
@@ -320,7 +320,7 @@ class Leader:
         if text == self._told_text:
             return ()
         if now < due_at:
-            self._wake_at(due_at)
+            self._wake_at(now, due_at)
             return ()
         self._told_at, self._told_text = now, text
         ends_at = (
@@ -332,9 +332,10 @@ class Leader:
         line = Waiting(text=f"{text}; {what} in {max(0.0, ends_at - now):.0f} s")
         return (Put(self._keys.waiting, encode(line)),)
 
-    def _wake_at(self, *times: float | None) -> None:
+    def _wake_at(self, now: float, *times: float | None) -> None:
+        """What has passed already waits for news, not for time."""
         for at in times:
-            if at is not None and (self.deadline is None or at < self.deadline):
+            if at is not None and at > now and (self.deadline is None or at < self.deadline):
                 self.deadline = at
 
 
