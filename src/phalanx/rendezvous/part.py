@@ -80,6 +80,7 @@ class Part:
         self._port: PortHeld | None = None
         self._port_asked = 0
         self._joined = 0
+        self._join_tried = 0  # an attempt without an answer may have been written all the same
         self._read = 0  # the round whose members were asked for
         self._mine: Round | None = None  # the round that settled with this node in it, in this life
         self._is_confirmed = False
@@ -109,7 +110,7 @@ class Part:
         self.registration = 0
         self._has_told_leaving = False
         self._campaigned_at = 0
-        self._joined = self._read = 0
+        self._joined = self._join_tried = self._read = 0
         self._mine = None
         self._is_confirmed = False
         self._reports.clear()
@@ -229,7 +230,7 @@ class Part:
             return self.stop(record.reason, grace_s=None, are_stragglers=is_overdue)
         if record.phase is Phase.JOINING:
             return self._join(job, record)
-        if self._joined == record.number and self._read != record.number:
+        if self._join_tried == record.number and self._read != record.number:
             self._read = record.number
             return [Read(self._keys.members(record.number))]
         if record.phase is Phase.COLLECTING and self._is_idle_member(record):
@@ -254,6 +255,7 @@ class Part:
         key = self._keys.joined(record.number, self._settings.node_id)
         still = Compare(self._keys.round, Field.MOD_REVISION, job.round_revision)
         value = encode(Joined(registration=self.registration, port=self._port.port))
+        self._join_tried = record.number
         return self._try(JOIN, (still,), (Put(key, value, self._lease),))
 
     def port_held(self, event: PortHeld) -> None:
