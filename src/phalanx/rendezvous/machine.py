@@ -139,7 +139,7 @@ class MemberMachine(Machine[MemberState]):
                 commands.append(self._part.register())
         if self._lease.is_silent(now):
             return commands
-        if event.number is not None:
+        if event.number is not None and not (self._part_ended or self._is_decided or self._has_failed):
             commands += self._part.lease_confirmed(event.number, self._job, self._lease.fenced_at)
         return [*commands, *self._reconcile(now)]
 
