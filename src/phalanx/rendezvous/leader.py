@@ -68,6 +68,10 @@ class Leader:
             self._told_text = ""
         if record.phase is Phase.JOINING:
             return self._join(view, record, now)
+        if not view.members:
+            # Written together with the round: only somebody else's hand can have taken it away, or spoiled it.
+            reason = f"the store does not say who is in round {record.number}"
+            return (Put(self._keys.verdict, encode(VerdictRecord(text=self._policy.not_formed(reason)))),)
         if record.phase is Phase.SETTLED:
             return self._watch(view, record, now)
         return self._collect(view, record)
