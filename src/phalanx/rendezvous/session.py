@@ -94,15 +94,15 @@ class Session:
 
     def _open(self, command: OpenSession) -> None:
         self._cancel()
-        self._spawn(self._opening())
+        self._spawn(self._opening)
 
     def _close(self, command: CloseSession) -> None:
         self._cancel()
-        self._spawn(self._closing())
+        self._spawn(self._closing)
 
     def _start_watch(self, command: StartWatch) -> None:
         self._stop_watch(StopWatch(command.prefix))
-        self._watches[command.prefix] = self._spawn(self._watch(command.prefix))
+        self._watches[command.prefix] = self._spawn(self._watch, command.prefix)
 
     def _stop_watch(self, command: StopWatch) -> None:
         task = self._watches.pop(command.prefix, None)
@@ -111,12 +111,12 @@ class Session:
 
     def _in_a_task(self, work: Callable[[Any], Coroutine[Any, Any, None]]) -> Callable[[Any], None]:
         def start(command: object) -> None:
-            self._spawn(work(command))
+            self._spawn(work, command)
 
         return start
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(self._guarded(work))
+    def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(self._guarded(work, *args))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -126,9 +126,9 @@ class Session:
             task.cancel()
         self._watches.clear()
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
         try:
-            await work
+            await work(*args)  # made here: a task that is cancelled before it begins leaves none behind
         except (StoreReset, Refused) as error:
             self._tell_end(error)
         except Exception as error:  # noqa: BLE001 # a task's border: nobody awaits it
@@ -150,7 +150,7 @@ class Session:
             await asyncio.sleep(OPEN_AGAIN_S)
         store, sent_at = opened
         if not self._is_alone:
-            self._spawn(self._keep_alive())
+            self._spawn(self._keep_alive)
         source = store.source_address or ""
         outside = "" if source and not _is_loopback(source) else outside_address()
         self._post(
@@ -159,7 +159,7 @@ class Session:
                 sent_at=sent_at,
                 run_id=store.run_id or "",
                 address=source or outside or "127.0.0.1",
-                outside_address=outside or source,
+                outside_address=outside if not source or _is_loopback(source) else source,
                 is_host=store.is_host,
             )
         )
@@ -177,12 +177,10 @@ class Session:
         return store, sent_at
 
     async def _closing(self) -> None:
-        try:
-            async with asyncio.timeout(CLOSE_WITHIN_S):
-                await self._revoke()
-        except TimeoutError:
-            pass
-        await self._drop_store()
+        for leave in (self._revoke, self._drop_store):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WITHIN_S):
+                    await leave()
         self._post(SessionClosed())
 
     async def _drop_store(self) -> None:
