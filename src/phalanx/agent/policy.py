@@ -23,6 +23,7 @@ from phalanx.agent.verdict import (
 )
 from phalanx.records import Struct
 from phalanx.rendezvous.policy import EndJob, NextRound, Policy, RoundReports
+from phalanx.rendezvous.stored import Outcome
 
 __all__ = ["Budget", "GiveUp", "Restart", "decide", "leader_policy"]
 
@@ -97,7 +98,9 @@ def leader_policy(max_restarts: int) -> Policy:
 
 
 def _unreadable(reports: RoundReports) -> Failure:
-    one = next(one for one in reports.members if one.report is not None)
+    one = next(
+        one for one in reports.members if one.report is not None and one.report.outcome is Outcome.FAILED
+    )
     return Failure(
         rank=one.first_rank,
         local_rank=0,
