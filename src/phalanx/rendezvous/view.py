@@ -168,12 +168,17 @@ class Nodes:
         elif what == "outcome":
             self._outcomes.setdefault(number, {})[node_id] = decode(Report, kv.value)
         elif what == "first_sign":
-            self._signs.setdefault(number, {})[node_id] = kv.create_revision
+            self._sign(number, node_id, kv.create_revision)
         elif what == "failing":
-            self._signs.setdefault(number, {}).setdefault(node_id, kv.create_revision)
+            self._sign(number, node_id, kv.create_revision)
             self._failing.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
+
+    def _sign(self, number: int, node_id: str, revision: int) -> None:
+        """Keep the earliest, in whatever order they are told: a new leader lists by name."""
+        signs = self._signs.setdefault(number, {})
+        signs[node_id] = min(revision, signs.get(node_id, revision))
 
     def _delete(self, key: str) -> None:
         kind, number, node_id, what = self._parts(key)
@@ -183,7 +188,7 @@ class Nodes:
             self._joined.get(number, {}).pop(node_id, None)
         elif what == "outcome":
             self._outcomes.get(number, {}).pop(node_id, None)
-        elif what == "failing":
+        elif what in ("first_sign", "failing"):
             self._failing.get(number, set()).discard(node_id)
             self._signs.get(number, {}).pop(node_id, None)
 
