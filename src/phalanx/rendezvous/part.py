@@ -75,6 +75,7 @@ class Part:
         """The create-revision of this life's registration; 0: not registered."""
         self.is_leaving = False
         self._has_told_leaving = False
+        self._gives_up_leading = False
         self._campaigned_at = 0
         # The round
         self._port: PortHeld | None = None
@@ -350,10 +351,14 @@ class Part:
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
             commands += self._try(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
-        if self.is_leaving and not self._has_told_leaving:
+        # A campaign that was under way may be won after this was told, and nobody would lead.
+        is_elected = self.is_leading(job) and job.revision >= self._campaigned_at
+        if self.is_leaving and (not self._has_told_leaving or is_elected):
             here = Put(self._keys.here(self._settings.node_id), encode(self._node_record()), self._lease)
-            leader = (Delete(self._keys.leader),) if self.is_leading(job) else ()
-            commands += self._try(LEAVE, (), (here, *leader))
+            leader = (Delete(self._keys.leader),) if is_elected else ()
+            if sent := self._try(LEAVE, (), (here, *leader)):
+                self._gives_up_leading = is_elected
+                commands += sent
         return commands
 
     def _open_reports(self, job: JobView) -> list[str]:
@@ -368,6 +373,8 @@ class Part:
             self._joined = self._port.number
         elif event.purpose == LEAVE:
             self._has_told_leaving = True
+            if self._gives_up_leading:
+                self._campaigned_at = event.revision  # nothing to give up until this was heard
         elif event.purpose == CAMPAIGN:
             self._campaigned_at = event.revision
         elif event.purpose == CHECKPOINT:
