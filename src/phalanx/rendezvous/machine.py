@@ -333,7 +333,8 @@ class MemberMachine(Machine[MemberState]):
     def _reconcile(self, now: float) -> list[Any]:
         if self.state is not MemberState.PRESENT or not self._job.is_listed or self._has_failed:
             return []
-        commands: list[Any] = []
+        refused = self._job.take_refused()
+        commands: list[Any] = [events.Told(f"passed over: {reason}") for reason in refused]
         if self._job.verdict is not None and not self._is_decided:
             self._is_decided = True
             commands.append(events.JobDecided(self._job.verdict.text))

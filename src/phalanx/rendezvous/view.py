@@ -94,6 +94,11 @@ class JobView:
                 self._put(change.kv)
         self.revision = batch.revision
 
+    def take_refused(self) -> list[str]:
+        """What was refused since this was asked last."""
+        taken, self.refused = self.refused, []
+        return taken
+
     def _put(self, kv: KeyValue) -> None:
         try:
             if kv.key == self._keys.leader:
