@@ -45,7 +45,7 @@ from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.testimony import failures_text, verdict_from
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.multiprocessing.machine import StopRepeated
+from phalanx.multiprocessing.machine import SAME_REQUEST_S, StopRepeated
 from phalanx.rendezvous import events
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
@@ -85,6 +85,7 @@ class AgentMachine(Machine[AgentState]):
         self._max_restarts = max_restarts
         self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
+        self._asked_at = 0.0
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._round: Round | None = None
         self.group = GroupMachine(nproc, grace_s=grace_s)
@@ -157,12 +158,12 @@ class AgentMachine(Machine[AgentState]):
         return [Finish(self.verdict)]
 
     def _stop_without_workers(self, event: StopAsked, now: float) -> list[Any]:
-        self._asked = event
+        self._asked, self._asked_at = event, now
         commands = self._tell(events.LeaveAsked(), now)
         return [*commands, *self._close(self._stopped(), now)]
 
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
-        self._asked = event
+        self._asked, self._asked_at = event, now
         self.state = AgentState.LEAVING
         told = Say(sentences.asked(event, self._nproc, is_stopping=self.group.state is GroupState.STOPPING))
         return [told, *self._tell(events.LeaveAsked(), now), *self._ask_group(event, now)]
@@ -173,10 +174,12 @@ class AgentMachine(Machine[AgentState]):
     def _remember_stop(self, event: StopAsked, now: float) -> list[Any]:
         if self._asked is not None:
             return []
-        self._asked = event  # the first one names the exit code
+        self._asked, self._asked_at = event, now  # the first one names the exit code
         return self._tell(events.LeaveAsked(), now)
 
     def _hurry(self, event: StopAsked, now: float) -> list[Any]:
+        if self._asked is not None and now - self._asked_at < SAME_REQUEST_S:
+            return []  # the double of the request that ended the workers, or found none
         return self._tell(events.HurryAsked(), now)
 
     def _judge(self, event: EvidenceCollected, now: float) -> list[Any]:
