@@ -63,8 +63,7 @@ _NO_FIXED_MASTER = {
     "master_port": "has no effect with {} and several nodes; --rdzv-conf master_port_range=A-B limits the choice",
 }
 _NO_SECRET = (
-    "no secret is set (--secret-file, PHALANX_SECRET): the store on {} keeps out strays and other jobs, but nobody "
-    "who knows this job's id"
+    "no secret is set (PHALANX_SECRET or --secret-file): whoever knows this command line can join at {}"
 )
 
 
