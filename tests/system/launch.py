@@ -3,7 +3,8 @@
 A job is a subprocess in a session of its own whose output goes to files. Its workers tell the test what happens
 through a named pipe (`worker_side/telling.py`), so that no test depends on the streams that it examines.
 Every process of a job carries a random token in its environment (or command line): survivors are found by it.
-All waits are blocking reads with one generous limit; no test looks at the clock to decide that something is late.
+All waits are blocking reads with one generous limit, but one for what is printed; no test looks at the clock to decide
+that something is late.
 """
 
 from __future__ import annotations
@@ -177,25 +178,38 @@ class Job:
         self._read_until(lambda: len(so_far()) >= count, f"{count} × {name!r}", needs_launcher=True)
         return so_far()
 
-    def until(self, name: str, **facts: object) -> Event:
-        """Wait until a worker tells event `name` with these facts, perhaps with others too; the first one that was."""
+    def until(self, name: str, *, after: float = 0.0, **facts: object) -> Event:
+        """Wait until a worker tells event `name` with these facts, perhaps with others too.
+
+        Returns the first one of the job's life, or that was told later than `after`.
+        """
 
         def found() -> list[Event]:
             return [
                 event
                 for event in self.events
                 if event.name == name
+                and event.at > after
                 and all(getattr(event, key, event.facts.get(key)) == value for key, value in facts.items())
             ]
 
         self._read_until(lambda: bool(found()), f"{name!r} with {facts}", needs_launcher=True)
         return found()[0]
 
+    def printed(self, text: str) -> None:
+        """Wait until the launcher, or a worker, has printed this to stderr."""
+        deadline = time.monotonic() + LIMIT_S
+        while text.encode() not in self.stderr:
+            # The output is a file, of whose growth nobody tells: the one place that looks again and again.
+            assert time.monotonic() < deadline, f"{text!r} was not printed\n{self.so_far()}"
+            assert not self._has_ended(), f"the launcher ended without printing {text!r}\n{self.so_far()}"
+            time.sleep(0.05)
+
     def wait(self) -> int:
         """Wait until the launcher has ended; its return code as `subprocess` gives it (negative: a signal)."""
         self._read_until(self._has_ended, "the launcher's end")
         code = self.process.wait()
-        self._read_pipe()
+        self.look()
         return code
 
     def wait_nobody(self, *, but: frozenset[int] = frozenset()) -> None:
@@ -210,7 +224,12 @@ class Job:
                 ended, _, _ = select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
             finally:
                 os.close(pidfd)
-            assert ended, f"still alive: {alive}\n{self._so_far()}"
+            assert ended, f"still alive: {alive}\n{self.so_far()}"
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """One of them is readable when workers have told something, or the launcher has ended."""
+        return self._pipe, self._pidfd
 
     def _has_ended(self) -> bool:
         return bool(select.select([self._pidfd], [], [], 0)[0])
@@ -219,24 +238,25 @@ class Job:
         deadline = time.monotonic() + LIMIT_S
         while not is_done():
             remaining = deadline - time.monotonic()
-            watched = [self._pipe, self._pidfd]
-            ready = select.select(watched, [], [], max(0.0, remaining))[0]
-            self._read_pipe()
+            ready = select.select(self.descriptors, [], [], max(0.0, remaining))[0]
+            self.look()
             if is_done():
                 return
-            assert ready, f"waited {LIMIT_S:g} s in vain for {awaited}\n{self._so_far()}"
+            assert ready, f"waited {LIMIT_S:g} s in vain for {awaited}\n{self.so_far()}"
             if self._pidfd in ready and needs_launcher:
                 raise AssertionError(
-                    f"the launcher ended with {self.process.wait()} before {awaited}\n{self._so_far()}"
+                    f"the launcher ended with {self.process.wait()} before {awaited}\n{self.so_far()}"
                 )
 
-    def _read_pipe(self) -> None:
+    def look(self) -> None:
+        """Take in what workers have told by now."""
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, 1 << 16):
                 *lines, self._half_line = (self._half_line + chunk).split(b"\n")
                 self.events.extend(Event.from_line(line) for line in lines)
 
-    def _so_far(self) -> str:
+    def so_far(self) -> str:
+        """What has happened, for the message of a test that fails."""
         shown = [
             "events:",
             *(f"{event.at:.3f} {event.name} rank {event.rank} {event.facts}" for event in self.events),

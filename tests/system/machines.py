@@ -9,20 +9,39 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from tests.system.launch import LIMIT_S, Event, Job, launcher_under_test
 
-__all__ = ["Agent", "Agents", "Host", "Network", "why_no_hosts"]
+__all__ = [
+    "LEASE_S",
+    "SHORT_LEASE",
+    "Agent",
+    "Agents",
+    "Host",
+    "Network",
+    "begin_together",
+    "c10d",
+    "why_no_hosts",
+]
 
 TOOLS = ("ip", "nft", "nsenter", "setpriv", "unshare")
 SUBNET = "10.1.0"
+_BOOT = """
+hostname "$1"
+mount --bind "$2/hosts" /etc/hosts
+mount --bind "$2/resolv.conf" /etc/resolv.conf
+mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
+ip link set lo up
+"""
 _UNSHARE = ("unshare", "--net", "--uts", "--mount")
 
 
@@ -150,16 +169,14 @@ class Network:
         known = "".join(f"{SUBNET}.{one}\tn{one}\n" for one in range(1, 21))
         (etc / "hosts").write_text(f"127.0.0.1\tlocalhost\n{known}" if hosts is None else hosts)
         (etc / "resolv.conf").write_text("" if resolv_conf is None else resolv_conf)
-        script = (
-            'hostname "$1"\nmount --bind "$2/hosts" /etc/hosts\nmount --bind "$2/resolv.conf" /etc/resolv.conf\n'
-            "ip link set lo up"
-        )
-        space = _Namespace(script, hostname or name, str(etc))
+        (etc / "boot_id").write_text(f"{uuid.uuid4()}\n")  # one kernel, but no two machines have the same
+        space = _Namespace(_BOOT, hostname or name, str(etc))
         cable = ("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(space.pid))
         self._switch.run("ip", *cable)
         self._switch.run("ip", "link", "set", name, "master", "bridge", "up")
         space.run("ip", "address", "add", f"{SUBNET}.{number}/24", "dev", "eth0")
         space.run("ip", "link", "set", "eth0", "up")
+        space.run("ip", "route", "add", "default", "via", f"{SUBNET}.254")  # where nobody is
         self._hosts[number] = Host(name, f"{SUBNET}.{number}", space=space, switch=self._switch)
         return self._hosts[number]
 
@@ -194,14 +211,22 @@ class Agent(Job):
             launcher_under_test(), arguments, folder=folder, env={**own, **env}, wrapper=host.entering(folder)
         )
 
-    def begun(self, **facts: object) -> Event:
+    def begun(self, *, after: float = 0.0, **facts: object) -> Event:
         """Wait until a worker of this host began in such a round; the first one that did.
 
         Wherever it is: no worker of an older round was alive then.
         """
-        event = self.until("begun", **facts)
+        event = self.until("begun", after=after, **facts)
         assert not event["older"], f"workers of an older round were alive: {event}"
         return event
+
+    def rounds(self, world: int | None = None) -> set[int]:
+        """The rounds (of this size) in which workers of this host have begun so far; no older ones were alive then."""
+        begun = [event for event in self.events if event.name == "begun"]
+        assert not any(event["older"] for event in begun), (
+            f"workers of an older round were alive\n{self.so_far()}"
+        )
+        return {event["round"] for event in begun if world in (None, event["world"])}
 
     def freeze(self) -> None:
         """Stop the agent's process (SIGSTOP), and nothing else of the job."""
@@ -209,6 +234,40 @@ class Agent(Job):
 
     def thaw(self) -> None:
         self.send(signal.SIGCONT)
+
+
+def begin_together(agents: Sequence[Agent], *, world: int, newer_than: int = 0) -> int:
+    """Wait until workers of all of these have begun in one and the same round of this size; return its number."""
+    deadline = time.monotonic() + LIMIT_S
+    while not (
+        common := set.intersection(*(agent.rounds(world) for agent in agents)) - {*range(newer_than + 1)}
+    ):
+        descriptors = [fd for agent in agents for fd in agent.descriptors]
+        assert select.select(descriptors, [], [], max(0.0, deadline - time.monotonic()))[0], "\n".join(
+            [f"waited in vain for one round of {world}", *(agent.so_far() for agent in agents)]
+        )
+        for agent in agents:
+            agent.look()
+            assert agent.process.poll() is None, f"{agent.host.name} ended meanwhile\n{agent.so_far()}"
+    return max(common)
+
+
+def c10d(store: Host, nnodes: str, **conf: object) -> tuple[object, ...]:
+    """The arguments of an agent of a job that meets on `store`; `conf` is for --rdzv-conf, and stands above ours.
+
+    Leases are the 15 s of the default, unless a test waits for the end of one: a shorter one can be lost to the load of
+    a slow machine.
+    """
+    pairs = {"last_call_timeout": 1, "join_timeout": 120, **conf}
+    return (
+        *("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{store.address}:29400"),
+        *("--rdzv-id", "job", "--rdzv-conf", ",".join(f"{key}={value}" for key, value in pairs.items())),
+    )
+
+
+# For tests that wait for the end of one: three seconds, as in the cases that users expect to work.
+SHORT_LEASE = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+LEASE_S = 3.0
 
 
 class Agents(Protocol):

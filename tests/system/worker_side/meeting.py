@@ -76,9 +76,9 @@ def obey(text: str) -> None:
     sys.exit(int(rest))
 
 
-def attend(*, told: bool = True) -> None:
+def attend() -> None:
     """Be a worker that does nothing until it is told to end; in naps, as `telling.stay` does."""
-    if told:
+    if not _held:
         begin()
     for _ in range(20_000):
         if text := order():
