@@ -35,7 +35,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
     ) -> None:
         if not run_id:
             raise ValueError("a rendezvous needs a run id, and it is empty")
-        self._client = client
+        self.client = client
         self._name = name
         self._key = f"{(key_prefix or STATE_PREFIX).rstrip('/')}/{run_id}"
         self._ttl_s = TTL_S if ttl is None or ttl <= 0 else ttl
@@ -48,7 +48,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
 
     def get_state(self) -> tuple[bytes, Any] | None:
         """As the interface says; the token is the key's revision."""
-        kv = self._client.read(lambda store: store.get(self._key))
+        kv = self.client.read(lambda store: store.get(self._key))
         return None if kv is None else (kv.value, kv.mod_revision)
 
     def set_state(self, state: bytes, token: Any | None = None) -> tuple[bytes, Any, bool] | None:
@@ -58,7 +58,7 @@ class EtcdRendezvousBackend(RendezvousBackend):
         ):  # of another backend: nothing equals it
             found = self.get_state()
             return None if found is None else (*found, False)
-        return self._client.write(lambda store: self._set(store, state, token or 0))
+        return self.client.write(lambda store: self._set(store, state, token or 0))
 
     async def _set(self, store: Store, state: bytes, revision: int) -> tuple[bytes, Any, bool] | None:
         unchanged = Compare(self._key, Field.MOD_REVISION, revision)
