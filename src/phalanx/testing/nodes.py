@@ -79,12 +79,18 @@ class Node:
         self.name = name
         self.rng = rng
         self.clock = clock
-        self.boot_id = f"boot-{name}"
         self.processes: dict[int, Process] = {}
         self.keepers: list[Keeper] = []
         self.is_suspended = False
+        self.is_off = False
+        self.boots = 1
         self._next_pid = 100
         self._late: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+
+    @property
+    def boot_id(self) -> str:
+        """As the kernel's: another one after each start."""
+        return f"{self.name} boot {self.boots}"
 
     def after(self, delay_s: float, callback: Callable[..., object], *args: object) -> Entry:
         """Let something happen on this node after a while."""
@@ -122,11 +128,18 @@ class Node:
 
     def lose_power(self) -> None:
         """Everything on it is gone at once."""
+        self.resume()
+        self.is_off = True
         for keeper in self.keepers:
             keeper.is_gone = True
         self.keepers.clear()
         for process in list(self.processes.values()):
             process.end(-SIGKILL, "its node lost power")
+
+    def power_on(self) -> None:
+        """It starts anew; what was due on it before is forgotten."""
+        self.is_off = False
+        self.boots += 1
 
 
 class Keeper:

@@ -95,6 +95,10 @@ class SimulatedStore(Store):
             await self.close()
             raise Unclear(f"The store at {self._place.name} does not answer.")
 
+    def abandon(self) -> None:
+        """Its process is gone, and the kernel closes the connection."""
+        self._hang_up()
+
     # The port
 
     async def transaction(

@@ -126,11 +126,16 @@ Observation = (
 
 
 class Trace:
-    """The observations of one world. Checkers listen; each sees all, in order."""
+    """The observations of one world. Checkers listen; each sees all, in order.
+
+    What a listener raises is kept in ``error``, and nobody is told anything after it: raised through an agent it would
+    look like a bug of that agent.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._listeners: list[Callable[[float, Any], None]] = []
+        self.error: Exception | None = None
         self.entries: list[tuple[float, Observation]] = []
 
     def listen(self, listener: Callable[[float, Any], None]) -> None:
@@ -141,8 +146,13 @@ class Trace:
         """It happened now."""
         at = self._now()
         self.entries.append((at, observation))
-        for listener in self._listeners:
-            listener(at, observation)
+        if self.error is not None:
+            return
+        try:
+            for listener in self._listeners:
+                listener(at, observation)
+        except Exception as error:  # noqa: BLE001 # a border: see above
+            self.error = error
 
     def text(self, last: int | None = None) -> str:
         """Every observation as a line, or the last ones."""

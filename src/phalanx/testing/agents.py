@@ -1,0 +1,185 @@
+"""A simulated agent: the production driver, machines and session on a loop in virtual time, on a simulated node.
+
+What the world can do to the process of an agent is here: start, signal, freeze and kill it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any
+
+from phalanx.agent.driver import Driver
+from phalanx.agent.events import JobBegan
+from phalanx.agent.group import StopAsked
+from phalanx.agent.machine import AgentMachine, AgentState
+from phalanx.agent.policy import leader_policy
+from phalanx.rendezvous.machine import MemberMachine
+from phalanx.rendezvous.session import Session
+from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.store.port import Store
+from phalanx.testing.loop import NodeLoop
+from phalanx.testing.nodes import Keeper, Node
+from phalanx.testing.processes import SimulatedProcesses
+from phalanx.testing.store_client import SimulatedStore
+from phalanx.testing.trace import AgentCrashed, AgentEnded, AgentStarted, StopSignalled, Trace
+from phalanx.testing.workload import Workload
+
+__all__ = ["SimulatedAgent"]
+
+LAG_S = 0.002  # at most, from being due to running, on a machine that is not slow
+
+
+class SimulatedAgent:
+    """One agent process. ``name`` is ``<node>.<number>``; it marks the processes of the job on the node, too."""
+
+    def __init__(
+        self,
+        name: str,
+        node: Node,
+        settings: MembershipSettings,
+        open_store: Callable[[SimulatedAgent], Awaitable[SimulatedStore]],
+        workload: Workload,
+        trace: Trace,
+        rng: Random,
+        *,
+        grace_s: float,
+    ) -> None:
+        self.name = name
+        self.node = node
+        self.settings = settings
+        self.is_frozen = False
+        self.is_over = False
+        self.exit_code: int | None = None
+        self.slowness_s = LAG_S
+        self.driver: Driver | None = None
+        self._open_store = open_store
+        self._workload = workload
+        self._trace = trace
+        self._grace_s = grace_s
+        self.clients: list[SimulatedStore] = []
+        """Every connection that it has made."""
+        self.on_over: list[Callable[[], None]] = []
+        self.loop = NodeLoop(node.timeline, node.clock, lag_s=lambda: rng.uniform(0.0, self.slowness_s))
+        self.loop.set_exception_handler(self._on_loop_error)
+        self._keeper = Keeper(node, name, self._keeper_gone)
+        self._processes: SimulatedProcesses | None = None
+        trace.add(AgentStarted(name))
+        self.loop.create_task(self._main())
+
+    # What the world does to it
+
+    def stop(self, signal: int) -> None:
+        """Send it a stop signal; a frozen one takes it when it goes on."""
+        self._trace.add(StopSignalled(self.name, signal))
+        self.loop.call_soon(self._take_stop, signal)
+
+    def freeze(self) -> None:
+        """SIGSTOP."""
+        self.is_frozen = True
+        self.loop.freeze()
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self.is_frozen = False
+        self.loop.thaw()
+
+    def kill(self) -> None:
+        """SIGKILL: the kernel closes its connections, and its keeper ends the job here."""
+        if self._die():
+            for client in self.clients:
+                client.abandon()
+            self._end_job()
+
+    def lose_power(self) -> None:
+        """The node is gone: nobody is told. The node itself ends the processes."""
+        self._die()
+
+    def bury(self) -> None:
+        """The world is over."""
+        self.loop.bury()
+
+    def _die(self) -> bool:
+        if self.is_over:
+            return False
+        self._leave()
+        self.loop.kill()
+        self._trace.add(AgentCrashed(self.name))
+        return True
+
+    def _leave(self) -> None:
+        self.is_over = True
+        for callback in self.on_over:
+            callback()
+
+    def _end_job(self) -> None:
+        self._keeper.agent_is_gone()
+        for process in self.node.of_job(self.name):
+            if process.is_worker and self._keeper.is_gone:
+                process.signal(9, "its parent died")
+
+    # Its life
+
+    async def _main(self) -> None:
+        settings = self.settings
+        machine = AgentMachine(
+            settings.slots,
+            membership=MemberMachine(settings, leader_policy(settings.max_restarts)),
+            max_restarts=settings.max_restarts,
+            grace_s=self._grace_s,
+            straggler_s=settings.straggler_s,
+        )
+        driver = self.driver = Driver(machine)
+        session = Session(self._open, driver.post, ttl_s=settings.ttl_s, on_bug=driver.found_bug)
+        processes = self._processes = SimulatedProcesses(
+            self.name,
+            self.node,
+            self.loop,
+            driver,
+            self._keeper,
+            self._workload,
+            self._trace,
+            nproc=settings.slots,
+        )
+        driver.bind(processes.perform, session.perform)
+        driver.post(JobBegan())
+        verdict = await driver.ended
+        await session.aclose()
+        self._end(verdict, "" if driver.bug is None else _traceback(driver.bug))
+
+    def _end(self, verdict: Any, last_words: str) -> None:
+        assert self._processes is not None
+        is_orderly = self._processes.is_empty
+        self.exit_code = verdict.exit_code
+        self._leave()
+        for client in self.clients:
+            client.abandon()
+        self._trace.add(AgentEnded(self.name, verdict.exit_code, verdict, last_words, is_orderly))
+        if is_orderly:
+            self._keeper.done()
+        else:
+            self._end_job()
+
+    async def _open(self) -> Store:
+        return await self._open_store(self)
+
+    def _take_stop(self, signal: int) -> None:
+        if self.driver is not None:
+            self.driver.post(StopAsked(signal, self._grace_s))
+        else:
+            self.kill()  # the default action: it has no handler yet
+
+    def _keeper_gone(self) -> None:
+        if self.driver is not None and self.driver.machine.state is not AgentState.ENDED and not self.is_over:
+            assert self._processes is not None
+            self.loop.call_soon(self._processes.say, "the keeper process is gone")
+
+    def _on_loop_error(self, _loop: object, context: dict[str, Any]) -> None:
+        assert self.driver is not None
+        self.driver.found_bug(context["exception"], context["message"])
+
+
+def _traceback(error: BaseException) -> str:
+    import traceback
+
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,90 @@
+"""What a world is made of and what is done to it: all of it drawn from one seed, and none of it looked up later."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import ClassVar
+
+from phalanx.records import Struct
+from phalanx.testing.checkers import Limits
+from phalanx.testing.workload import Habits
+
+__all__ = ["FAULTS", "Scenario"]
+
+FAULTS: dict[str, float] = {
+    "worker fails": 3.0,
+    "agent is killed": 1.0,
+    "node loses power": 1.0,
+    "agent is frozen": 1.0,
+    "node is suspended": 0.7,
+    "node is cut off": 1.5,
+    "requests are lost": 0.7,
+    "answers are lost": 0.7,
+    "node is slow": 0.7,
+    "store is killed": 0.5,
+    "store is frozen": 0.3,
+    "node leaves": 1.0,
+    "node joins": 1.0,
+}
+"""Kind → how often, relative to the others."""
+
+
+class Scenario(Struct, kw_only=True):
+    """A job and the harm that is done to it. Times in seconds of true time."""
+
+    nodes: int = 16
+    first_nodes: int = 16
+    """How many are there from the start."""
+    min_nodes: int = 8
+    max_nodes: int = 16
+    slots: tuple[int, int] = (1, 2)
+    """The least and the greatest number of workers of a node."""
+    max_restarts: int = 3
+    ttl_s: float = 15.0
+    last_call_s: float = 30.0
+    store_timeout_s: float = 60.0
+    grace_s: float = 10.0
+    is_hosted: bool = False
+    """The store lives in the agent of the first node, and loses its data with it."""
+    faults: tuple[tuple[str, float], ...] = tuple(FAULTS.items())
+    faults_from_s: float = 40.0
+    faults_until_s: float = 420.0
+    fault_every_s: float = 25.0
+    clock_rates: tuple[float, float] = (0.9, 1.1)
+    habits: Habits = Habits()
+
+    membership_only: ClassVar[tuple[tuple[str, float], ...]] = tuple(
+        (kind, weight) for kind, weight in FAULTS.items() if kind != "worker fails"
+    )
+    """For ``faults``: nothing that a worker could be blamed for."""
+
+    @property
+    def limits(self) -> Limits:
+        """What bounds each round."""
+        return Limits(min_nodes=self.min_nodes, max_nodes=self.max_nodes, max_restarts=self.max_restarts)
+
+    @property
+    def patience_s(self) -> float:
+        """How long a healed job may take until all who are there work together."""
+        return 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 2 * self.grace_s + 20.0
+
+    @classmethod
+    def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:
+        """A scenario of its own for each seed."""
+        rng = Random(f"scenario {seed}")
+        min_nodes = rng.randint(max(1, nodes // 4), max(1, nodes * 3 // 4))
+        kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 3.0)) for kind, weight in FAULTS.items()}
+        return cls(
+            nodes=nodes,
+            first_nodes=rng.randint(min_nodes, nodes),
+            min_nodes=min_nodes,
+            max_nodes=rng.randint(min_nodes, nodes),
+            max_restarts=rng.choice((0, 1, 3, 10)),
+            ttl_s=rng.choice((3.0, 6.0, 15.0)),
+            last_call_s=rng.choice((1.0, 8.0, 30.0)),
+            grace_s=rng.choice((1.0, 5.0, 30.0)),
+            is_hosted=rng.random() < 0.5,
+            faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
+            fault_every_s=rng.choice((10.0, 25.0, 60.0)),
+            habits=Habits(deaf=rng.choice((0.0, 0.05, 0.3)), hangs=rng.choice((0.0, 0.3, 0.9))),
+        )

@@ -1,0 +1,262 @@
+"""A whole job in virtual time: nodes, agents, a store and a network, the harm done to them, and what must hold.
+
+First safety while faults happen, then all is healed and progress is demanded: everybody who is there works in one
+round, comes to the normal end, and says the same. One seed gives one world, always the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.testing.agents import LAG_S, SimulatedAgent
+from phalanx.testing.checkers import Checker, Violation, all_checkers
+from phalanx.testing.faults import Faults
+from phalanx.testing.network import Network
+from phalanx.testing.nodes import Node
+from phalanx.testing.scenario import Scenario
+from phalanx.testing.store_client import SimulatedStore
+from phalanx.testing.store_server import StorePlace
+from phalanx.testing.timeline import NodeClock, Timeline
+from phalanx.testing.trace import Trace
+from phalanx.testing.workload import Workload
+
+__all__ = ["World"]
+
+OPEN_WITHIN_S = 5.0  # as the openers of the launcher
+JOIN_TIMEOUT_S = (
+    3600.0  # no world lasts so long: a job that waits for nodes is one that must come to work again
+)
+CLOCK_OFFSET_MAX_S = 1e6
+
+
+class World:
+    """One simulated job. ``run()`` raises ``Violation`` when something happened that must not.
+
+    >>> World(7).run().messages > 0
+    True
+    """
+
+    lag_s = LAG_S
+
+    def __init__(
+        self, seed: int, scenario: Scenario | None = None, *, checkers: list[Checker] | None = None
+    ) -> None:
+        self.seed = seed
+        self.scenario = scenario or Scenario.drawn(seed)
+        self.rng = Random(seed)
+        self.timeline = Timeline()
+        self.trace = Trace(lambda: self.timeline.now)
+        self.network = Network(self.timeline, self._stream("network"))
+        self.workload = Workload(self.timeline, self._stream("workers"), self.trace, self.scenario.habits)
+        self.nodes = [self._make_node(number) for number in range(self.scenario.nodes)]
+        self.agents: list[SimulatedAgent] = []
+        self._slots = {node.name: self._draw_slots() for node in self.nodes}
+        self.store_clock = self._make_clock() if not self.scenario.is_hosted else self.nodes[0].clock
+        name = self.nodes[0].name if self.scenario.is_hosted else "store"
+        self.place = StorePlace(self.network, name, self._stream("store"))
+        if not self.scenario.is_hosted:
+            self.place.start(self.store_clock, keeps_data=True)
+        self._faults = Faults(self, self._stream("faults"))
+        self.checkers = all_checkers(self.scenario.limits) if checkers is None else checkers
+        for checker in self.checkers:
+            self.trace.listen(checker.see)
+
+    @property
+    def messages(self) -> int:
+        """How many travelled between agents and store."""
+        return self.network.messages
+
+    # Running
+
+    def run(self) -> World:
+        """Run to the end. Raises ``Violation``, with the seed, how to repeat it, and the last observations."""
+        try:
+            self._begin()
+            self._faults.begin()
+            self._pass_time(self.scenario.faults_until_s, self._is_over)
+            if not self._has_ended():
+                self._faults.heal()
+                self._demand_progress()
+                self.workload.finish()
+            self._demand_end()
+            for checker in self.checkers:
+                checker.finish()
+        except Exception as error:
+            raise Violation(self._report(error)) from error
+        finally:
+            self._bury()
+        return self
+
+    def _pass_time(self, until: float, is_over: Callable[[], bool]) -> None:
+        self.timeline.run(until, is_over=lambda: self.trace.error is not None or is_over())
+        if self.trace.error is not None:
+            raise self.trace.error
+
+    def _begin(self) -> None:
+        for node in self.nodes[: self.scenario.first_nodes]:
+            self.timeline.at(self.rng.uniform(0.0, 10.0), self.start_agent, node)
+
+    def _demand_progress(self) -> None:
+        until = self.timeline.now + self.scenario.patience_s
+        self._pass_time(until, lambda: self._is_over() or self._all_work())
+        if not self._is_over() and not self._all_work():
+            raise Violation(f"{self.scenario.patience_s:g} s after all was healed: {self._who_works()}")
+
+    def _demand_end(self) -> None:
+        habits, scenario = self.scenario.habits, self.scenario
+        last_s = habits.ends_within_s + scenario.grace_s + 60.0 + scenario.patience_s
+        self._pass_time(self.timeline.now + last_s, self._is_over)
+        self._pass_time(self.timeline.now + 1.0, lambda: False)  # keepers clear up
+
+    def _is_over(self) -> bool:
+        return (
+            len(self.agents) >= self.scenario.first_nodes
+            and all(agent.is_over for agent in self.agents)
+            and (self._has_ended())
+        )
+
+    def _has_ended(self) -> bool:
+        """Whether some agent has come to the end of the job, and not only to its own."""
+        return any(agent.exit_code is not None and agent.exit_code < 128 for agent in self.agents)
+
+    def _all_work(self) -> bool:
+        staying = [agent for agent in self.agents if not agent.is_over]
+        numbers = list(self.workload.workers)
+        if len(numbers) != 1:
+            return False
+        working = {worker.employer.agent for worker in self.workload.live if worker.is_healthy}
+        return len(working) == min(len(staying), self.scenario.max_nodes)
+
+    def _who_works(self) -> str:
+        rounds = {
+            number: sorted({worker.employer.agent for worker in workers})
+            for number, workers in self.workload.workers.items()
+        }
+        states = {
+            agent.name: agent.driver.machine.membership.state.name  # type: ignore[attr-defined]
+            for agent in self.agents
+            if not agent.is_over and agent.driver is not None
+        }
+        return f"round → agents that work: {rounds}; agents: {states}"
+
+    def _report(self, error: Exception) -> str:
+        what = f"{type(error).__name__}: " if not isinstance(error, Violation) else ""
+        again = f"python -m phalanx.testing --seed {self.seed} --trace"
+        return (
+            f"seed {self.seed}: {what}{error}\n(again: {again})\n{self.scenario!r}\n"
+            f"the last observations:\n{self.trace.text(60)}"
+        )
+
+    def _bury(self) -> None:
+        for agent in self.agents:
+            agent.bury()
+
+    # Parts
+
+    def _stream(self, name: str) -> Random:
+        """A stream of its own for each part: another fault moves no latency."""
+        return Random(f"{self.seed} {name}")
+
+    def _make_clock(self) -> NodeClock:
+        rate = self.rng.uniform(*self.scenario.clock_rates)
+        return NodeClock(self.timeline, rate=rate, offset=self.rng.uniform(0.0, CLOCK_OFFSET_MAX_S))
+
+    def _make_node(self, number: int) -> Node:
+        name = f"n{number}"
+        return Node(self.timeline, name, self._stream(name), self._make_clock())
+
+    def _draw_slots(self) -> int:
+        return self.rng.randint(*self.scenario.slots)
+
+    def agent_on(self, node: Node) -> SimulatedAgent | None:
+        """The agent that runs there."""
+        return next((one for one in reversed(self.agents) if one.node is node and not one.is_over), None)
+
+    def start_agent(self, node: Node) -> None:
+        """Start an agent, if the node can have one and the job is not over."""
+        if node.is_off or node.is_suspended or self.agent_on(node) is not None or self._has_ended():
+            return
+        scenario = self.scenario
+        name = f"{node.name}.{1 + sum(agent.node is node for agent in self.agents)}"
+        settings = MembershipSettings(
+            run_id="job",
+            node_id=name,
+            host=node.name,
+            slots=self._slots[node.name],
+            min_nodes=scenario.min_nodes,
+            max_nodes=scenario.max_nodes,
+            max_restarts=scenario.max_restarts,
+            boot_id=node.boot_id,
+            ttl_s=scenario.ttl_s,
+            last_call_s=scenario.last_call_s,
+            join_timeout_s=JOIN_TIMEOUT_S,
+            store_timeout_s=scenario.store_timeout_s,
+        )
+        agent = SimulatedAgent(
+            name,
+            node,
+            settings,
+            self._open_store,
+            self.workload,
+            self.trace,
+            self._stream(name),
+            grace_s=scenario.grace_s,
+        )
+        self.agents.append(agent)
+
+    async def _open_store(self, agent: SimulatedAgent) -> SimulatedStore:
+        is_host = self.scenario.is_hosted and agent.node is self.nodes[0]
+        if is_host and self.place.server is None:
+            self.place.start(agent.node.clock, keeps_data=False)
+            agent.on_over.append(self.place.stop)
+        client = SimulatedStore(
+            self.place,
+            agent.node.name,
+            self._stream(f"client of {agent.name} {len(agent.clients)}"),
+            source_address=f"10.0.0.{1 + self.nodes.index(agent.node)}",
+            is_host=is_host,
+        )
+        agent.clients.append(client)
+        await client.wait_connected(OPEN_WITHIN_S)
+        return client
+
+    # What faults do
+
+    def thaw(self, agent: SimulatedAgent) -> None:
+        """Let a frozen agent go on, and the store that it hosts."""
+        if not agent.is_over and not agent.node.is_suspended:
+            agent.thaw()
+
+    def suspend(self, node: Node) -> None:
+        """Stop a whole machine."""
+        node.suspend()
+        agent = self.agent_on(node)
+        if agent is not None:
+            agent.loop.freeze()
+        self._freeze_hosted(node)
+
+    def resume(self, node: Node) -> None:
+        """Let it go on."""
+        node.resume()
+        agent = self.agent_on(node)
+        if agent is not None and not agent.is_frozen:
+            agent.loop.thaw()
+        if self.place.name == node.name and self.place.server is not None:
+            self.place.server.thaw()
+
+    def lose_power(self, node: Node) -> None:
+        """Switch a machine off."""
+        agent = self.agent_on(node)
+        node.lose_power()
+        if agent is not None:
+            agent.lose_power()
+
+    def power_on(self, node: Node) -> None:
+        """Switch it on again; nothing runs there."""
+        node.power_on()
+
+    def _freeze_hosted(self, node: Node) -> None:
+        if self.place.name == node.name and self.place.server is not None:
+            self.place.server.freeze()
