@@ -14,6 +14,8 @@ from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
+from phalanx.launcher.meeting import meeting_of
+from phalanx.launcher.options import RunOptions
 
 pytestmark = pytest.mark.torch
 
@@ -143,6 +145,70 @@ def test_the_same_environment_is_read_alike(
         assert ours[dest] == getattr(theirs, dest), dest
     assert ours["nproc"] == int(theirs.nproc_per_node)
     assert ours["duplicate_stdout_filters"] == tuple(theirs.duplicate_stdout_filters)
+
+
+# Command lines of several nodes as they stand in documentation, job scripts and operators.
+MEETINGS = [
+    ["--nnodes=2", "--node-rank=1", "--master-addr=10.0.0.1", "--master-port=29501", "train.py"],
+    [
+        "--nnodes",
+        "4",
+        "--nproc_per_node",
+        "8",
+        "--node_rank",
+        "0",
+        "--master_addr",
+        "node0",
+        "--master_port=1",
+        "train.py",
+    ],
+    ["--nnodes=2", "--node_rank=1", "--rdzv-endpoint=10.0.0.1:1234", "train.py"],
+    ["--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400", "--rdzv-id=7", "train.py"],
+    ["--nnodes=1:3", "--max-r=3", "--rdzv_backend=c10d", "--rdzv_endpoint=node0", "--rdzv_id=7", "train.py"],
+    ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=[::1]:29400", "--local-addr=10.0.0.9", "train.py"],
+    [
+        *("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--rdzv-id=7", "--rdzv-conf"),
+        "join_timeout=7,last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4,read_timeout=9,is_host=1",
+        "train.py",
+    ],
+    ["--nnodes=2", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=etcd:2379", "--rdzv-id=7", "train.py"],
+    [
+        *("--nnodes=1:2", "--rdzv-backend=etcd", "--rdzv-endpoint=etcd:2379", "--rdzv-id=7"),
+        "--rdzv-conf=protocol=https,cacert=ca.pem,cert=me.pem,key=me.key",
+        "train.py",
+    ],
+]
+
+
+@pytest.mark.parametrize("words", MEETINGS, ids=" ".join)
+def test_the_same_words_bring_the_same_nodes_together(
+    words: list[str], script: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
+    from torch.distributed.run import config_from_args, parse_args
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which torchrun would set, with a banner
+    theirs, _, _ = config_from_args(parse_args(words))
+    ours = RunOptions(**launch_values(read_words([*words[:-1], script]), {}))
+    member = meeting_of(ours).membership
+    conf = RendezvousParameters("x", "x", "x", 1, 1, **theirs.rdzv_configs)
+
+    assert (member.min_nodes, member.max_nodes) == (theirs.min_nodes, theirs.max_nodes)
+    assert (member.slots, member.max_restarts) == (theirs.nproc_per_node, theirs.max_restarts)
+    assert (member.run_id or "none") == theirs.run_id
+    assert member.local_addr == theirs.local_addr
+    if theirs.rdzv_backend == "static":
+        assert (member.master_addr, member.master_port) == parse_rendezvous_endpoint(theirs.rdzv_endpoint, -1)
+        assert member.order_hint == theirs.rdzv_configs["rank"]
+        assert member.join_timeout_s == 900
+    elif theirs.rdzv_backend == "c10d":
+        assert member.join_timeout_s == conf.get_as_int("join_timeout", 600)
+        assert member.last_call_s == conf.get_as_int("last_call_timeout", 30)
+        assert member.ttl_s == (
+            (conf.get_as_int("keep_alive_interval", 5) or 0)
+            * (conf.get_as_int("keep_alive_max_attempt", 3) or 0)
+        )
 
 
 def test_what_torchrun_makes_of_a_script_argument_is_the_defect_that_we_do_not_have(

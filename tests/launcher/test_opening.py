@@ -221,3 +221,45 @@ def test_an_etcd_that_runs_already_is_shared_by_jobs_with_ids() -> None:
             await close(*stores, third)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [("--rdzv-backend=file",), ("--rdzv-backend=c10d", "--rdzv-conf=store_type=file")],
+    ids=" ".join,
+)
+def test_a_folder_that_all_nodes_see_is_a_store(backend: tuple[str, ...], tmp_path: Path) -> None:
+    async def run() -> None:
+        words = (*backend, f"--rdzv-endpoint={tmp_path}/meeting", "--rdzv-id=7")
+        await close(*await share(meet(*words), meet(*words)))
+
+    asyncio.run(run())
+
+
+def test_beside_the_file_that_torchrun_would_use_there_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "meeting").write_text("made by mktemp")
+
+    async def run() -> None:
+        words = ("--rdzv-backend=file", f"--rdzv-endpoint={tmp_path}/meeting", "--rdzv-id=7")
+        await close(*await share(meet(*words), meet(*words)))
+
+    asyncio.run(run())
+    assert (tmp_path / "meeting").read_text() == "made by mktemp"
+    assert (tmp_path / "meeting.phalanx").is_dir()
+
+
+def test_an_id_that_was_used_for_a_job_that_is_over_can_be_used_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        words = ("--rdzv-backend=file", f"--rdzv-endpoint={tmp_path}/meeting", "--rdzv-id=7")
+        first = await meet(*words).open_store()
+        verdict = JobKeys("7").verdict
+        await first.put(verdict, b"{}")
+        again = meet(*words)
+        second = await again.open_store()
+        assert await second.get(verdict) is None
+        await first.put(verdict, b"{}")
+        third = await again.open_store()  # the same agent comes back after a cut
+        assert await third.get(verdict) is not None
+        await close(first, second, third)
+
+    asyncio.run(run())

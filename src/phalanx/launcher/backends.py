@@ -54,7 +54,9 @@ def meeting_of_several(options: RunOptions) -> Meeting:
         return _shared_folder(options, conf, warnings)
     if backend in ("etcd", "etcd-v2"):
         return _etcd(options, conf, warnings)
-    return _c10d(options, conf, warnings)
+    if backend == "c10d":
+        return _c10d(options, conf, warnings)
+    raise MeetingError("rdzv_backend", f"{backend} is a plug-in, and this version cannot use those yet")
 
 
 _STATIC_RANGE = "with the static backend all {} nodes are waited for, and none may leave"
