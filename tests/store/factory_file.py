@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,10 +13,13 @@ from tests.store.stories import Connect
 from phalanx.store.file import open_file
 from phalanx.store.port import Store
 
+# Each entry is synced to the disk, and the suite makes thousands of them.
+FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
 
 @asynccontextmanager
 async def stores() -> AsyncIterator[Connect]:
-    with tempfile.TemporaryDirectory(prefix="phalanx-store-") as folder:
+    with tempfile.TemporaryDirectory(prefix="phalanx-store-", dir=FAST) as folder:
         clients: list[Store] = []
 
         async def connect() -> Store:

@@ -34,9 +34,12 @@ class LeaseFiles:
         self._seen: dict[int, tuple[str, float]] = {}
         self._looked_at = 0.0
 
+    def create(self) -> None:
+        """Make the folder, if it is not there."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+
     def begin(self, number: int) -> None:
         """Make the file of a lease, before the log has it. Raises FileExistsError for a number that is in use."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
         os.close(os.open(self._path(number, "0"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
     def renew(self, number: int) -> str:
@@ -98,11 +101,7 @@ class LeaseFiles:
     def _list(self) -> dict[int, str]:
         """Number → count, or ``ENDED``."""
         found: dict[int, str] = {}
-        try:
-            names = os.listdir(self._folder)
-        except FileNotFoundError:  # there was no lease yet
-            return found
-        for name in names:
+        for name in os.listdir(self._folder):
             number, _, state = name.partition(".")
             if number.isdecimal() and (state.isdecimal() or state == ENDED):
                 before = found.get(int(number), "0")

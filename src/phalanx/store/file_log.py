@@ -27,10 +27,8 @@ NEW_SEGMENT = b""
 """Stands for the end of a segment among the entries, none of which is empty."""
 ENTRIES_PER_SEGMENT = 512  # a reader may lag by that many before its watches have to begin anew
 BYTES_PER_SEGMENT = 32 * 1024 * 1024
-LOADS_MAX, LOAD_PAUSE_S = (
-    20,
-    0.1,
-)  # clearing away is rare: who finds all gone so often reads an outdated listing
+LOADS_MAX = 20  # clearing away is rare: who finds everything gone so often reads an outdated listing
+LOAD_PAUSE_S = 0.1
 OLD_S = 3600.0  # what somebody left half done for so long, nobody goes on with
 _HEAD = b"phalanx file store 1 "
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -95,18 +93,22 @@ class Log:
                 kept = []
             if not kept:
                 raise StoreReset(f"The store in {self.folder} was deleted.")
-            if not self._segment or kept[0] > self._ordinal:
-                with contextlib.suppress(FileNotFoundError):  # it was cleared away since we looked
-                    return self._begin(kept[0])
+            with contextlib.suppress(FileNotFoundError):  # it was cleared away since we looked
+                state = self._begin(kept[0])
+                if state is not None:
+                    return state
             time.sleep(LOAD_PAUSE_S)
         raise OSError(f"the snapshots in {self.folder} vanish faster than they can be read")
 
-    def _begin(self, ordinal: int) -> bytes:
+    def _begin(self, ordinal: int) -> bytes | None:
+        """Enter the segment of a snapshot; None if it is one that we left before."""
         content = _read(os.path.join(self._snapshots, f"{ordinal:08}"))
         head, _, state = content.partition(b"\n")
         segment, _, incarnation = head.decode().partition(" ")
         if self._incarnation not in ("", incarnation):
             raise StoreReset(f"Another store was made in {self.folder}.")
+        if self._segment and ordinal <= self._ordinal:
+            return None
         self._incarnation = incarnation
         self._enter(ordinal, segment)
         return state

@@ -61,6 +61,7 @@ class Replica:
     def open(self) -> None:
         """Make the store if it is not there, and read it."""
         self._log.create(json.dumps(self._machine.snapshot()).encode())
+        self._leases.create()
         self._load()
         self._catch_up()
 
