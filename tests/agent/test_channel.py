@@ -22,7 +22,6 @@ from typing import Any, Self
 import pytest
 
 from phalanx.agent import channel as server_end
-from phalanx.agent import values as shared
 from phalanx.agent.channel import ChannelServer
 from phalanx.agent.messages import (
     LINE_BYTES_MAX,
@@ -31,11 +30,12 @@ from phalanx.agent.messages import (
     ExcludeAsked,
     ProgressMade,
 )
-from phalanx.agent.values import SharedValues
 from phalanx.errors import ErrorHandler
 from phalanx.errors import channel as client_end
+from phalanx.store import values as shared
 from phalanx.store.memory import MemoryServer, MemoryStore
 from phalanx.store.port import Unclear
+from phalanx.store.values import SharedValues
 
 PATIENCE_S = 30.0
 

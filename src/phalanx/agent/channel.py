@@ -28,9 +28,9 @@ from phalanx.agent.messages import (
     line_of,
     packed,
 )
-from phalanx.agent.values import SharedValues, ValueRefused, ValuesUnreachable
 from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
 from phalanx.records import Struct
+from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
 __all__ = ["ChannelServer", "new_socket_folder"]
 

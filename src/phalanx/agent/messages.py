@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from phalanx.agent.values import SharedValues
 from phalanx.records import Struct
+from phalanx.store.values import SharedValues
 
 __all__ = [
     "KEYS_MAX",

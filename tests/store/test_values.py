@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.agent import values as module
-from phalanx.agent.values import SharedValues, ValueRefused, ValuesUnreachable
+from phalanx.store import values as module
 from phalanx.store.machine import StoreMachine
 from phalanx.store.memory import MemoryServer, MemoryStore
 from phalanx.store.port import Answer, Compare, Operation, Put, StoreReset, Unclear
+from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
 PATIENCE_S = 30.0
 PREFIX = "/phalanx/job/kv/7/"
