@@ -130,6 +130,7 @@ class Part:
                 slots=0,
                 last_round=self._seen.number,
                 last_restart_count=self._seen.restart_count,
+                last_ran=0 if self._last is None else self._last.number,
                 last_group_rank=-1 if self._last is None else self._last.group_rank,
                 last_group_world_size=0 if self._last is None else self._last.group_world_size,
             )
@@ -197,6 +198,7 @@ class Part:
             is_busy=self.running is not None,
             last_round=remembered.last_round,
             last_restart_count=remembered.last_restart_count,
+            last_ran=remembered.last_ran,
             last_group_rank=remembered.last_group_rank,
             last_group_world_size=remembered.last_group_world_size,
         )
@@ -231,7 +233,8 @@ class Part:
             return self.stop(record.reason, grace_s=None, are_stragglers=is_overdue)
         if record.phase is Phase.JOINING:
             return self._join(job, record)
-        if self._join_tried == record.number and self._read != record.number:
+        is_curious = self._join_tried == record.number or record.phase is Phase.SETTLED
+        if is_curious and self.running is None and self._read != record.number:
             self._read = record.number
             return [Read(self._keys.members(record.number))]
         if record.phase is Phase.COLLECTING and self._is_idle_member(record):
@@ -279,7 +282,8 @@ class Part:
         settled = round_of(record, members, self._settings.node_id, self.registration)
         if settled is None:
             nodes = f"{len(members)} node{'s' if len(members) != 1 else ''}"
-            return [ReleasePort(), Told(f"round {record.number} has its {nodes}: this one is a spare")]
+            spare = f"round {record.number} has its {nodes}: this one is a spare"
+            return [ReleasePort(), *([Told(spare)] if record.phase is Phase.SETTLED else [])]
         self._mine, self._is_confirmed = settled, False
         self._reports.clear()
         self._told.clear()
