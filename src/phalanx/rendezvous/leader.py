@@ -135,13 +135,14 @@ class Leader:
 
     def _ready(self, view: View) -> dict[str, Candidate]:
         old_ranks = {(one.node_id, one.registration): place for place, one in enumerate(view.members)}
+        latest_ran = max((one.node.last_ran for one in view.here.values()), default=0)
         ready = {}
         for node_id, joined in view.joined.items():
             here = view.here.get(node_id)
             if here is None or here.registration != joined.registration or here.node.is_leaving:
                 continue
             previous = old_ranks.get((node_id, here.registration))
-            if previous is None and not view.members and here.node.last_group_rank >= 0:
+            if previous is None and not view.members and here.node.last_ran == latest_ran > 0:
                 previous = here.node.last_group_rank
             ready[node_id] = Candidate(node_id, here.registration, here.node, previous)
         return ready
@@ -176,10 +177,14 @@ class Leader:
 
     @staticmethod
     def _survivors_are_complete(view: View) -> bool:
-        """All members of the latest round that anybody remembers are back."""
-        latest = max((one.node.last_round for one in view.here.values()), default=0)
-        last = [one.node for one in view.here.values() if one.node.last_round == latest]
-        return latest > 0 and len(last) >= max(node.last_group_world_size for node in last)
+        """All members of the last round that ran are back, and nobody has seen a later one begin."""
+        nodes = [one.node for one in view.here.values()]
+        ran = max((node.last_ran for node in nodes), default=0)
+        if not ran or any(node.last_round > ran for node in nodes):
+            return False
+        back = [node for node in nodes if node.last_ran == ran]
+        size = max(node.last_group_world_size for node in back)
+        return len(back) >= size and set(range(size)) <= {node.last_group_rank for node in back}
 
     def _settle(
         self, view: View, record: RoundRecord, ready: Mapping[str, Candidate]

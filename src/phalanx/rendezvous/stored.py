@@ -67,8 +67,10 @@ class NodeRecord(Struct, kw_only=True):
     is_busy: bool = False
     """Workers of an earlier round may be alive until this node has joined one."""
     last_round: int = 0
-    """The last round that it saw, and what it was there: a store that lost its data learns from the survivors."""
+    """The last settled round that it saw: a store that lost its data learns the count of rounds from survivors."""
     last_restart_count: int = 0
+    last_ran: int = 0
+    """The last round that ran on it, and what it was there."""
     last_group_rank: int = -1
     last_group_world_size: int = 0
 
