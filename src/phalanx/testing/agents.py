@@ -14,6 +14,7 @@ from phalanx.agent.events import JobBegan
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.policy import leader_policy
+from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings
@@ -50,7 +51,7 @@ class SimulatedAgent:
         self.settings = settings
         self.is_frozen = False
         self.is_over = False
-        self.exit_code: int | None = None
+        self.verdict: Verdict | None = None
         self.slowness_s = LAG_S
         self.driver: Driver | None = None
         self._open_store = open_store
@@ -66,6 +67,13 @@ class SimulatedAgent:
         self._processes: SimulatedProcesses | None = None
         trace.add(AgentStarted(name))
         self.loop.create_task(self._main())
+
+    @property
+    def has_seen_the_end(self) -> bool:
+        """Whether it ended because the job did, and not only its own part."""
+        verdict = self.verdict
+        is_own = verdict is None or verdict.ending is Ending.STOPPED or verdict.exit_code == EX_UNAVAILABLE
+        return not is_own
 
     # What the world does to it
 
@@ -147,10 +155,10 @@ class SimulatedAgent:
         await session.aclose()
         self._end(verdict, "" if driver.bug is None else _traceback(driver.bug))
 
-    def _end(self, verdict: Any, last_words: str) -> None:
+    def _end(self, verdict: Verdict, last_words: str) -> None:
         assert self._processes is not None
         is_orderly = self._processes.is_empty
-        self.exit_code = verdict.exit_code
+        self.verdict = verdict
         self._leave()
         for client in self.clients:
             client.abandon()

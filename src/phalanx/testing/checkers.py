@@ -37,7 +37,7 @@ __all__ = [
     "all_checkers",
 ]
 
-EX_BUG = 70
+EX_BUG, EX_UNAVAILABLE = 70, 75
 # A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
 RESUMED_S = 0.1
 
@@ -239,7 +239,10 @@ class NoBug(Checker):
 
 
 class SameVerdict(Checker):
-    """All agents that nobody told to leave end with one exit code and one verdict."""
+    """All agents that nobody told to leave end with one exit code and one verdict.
+
+    Who lost the store for longer than the job waits for one ends alone, and says so.
+    """
 
     def __init__(self) -> None:
         self._leaving: set[str] = set()
@@ -250,6 +253,8 @@ class SameVerdict(Checker):
         if isinstance(seen, StopSignalled):
             self._leaving.add(seen.agent)
         if not isinstance(seen, AgentEnded) or seen.agent in self._leaving:
+            return
+        if seen.exit_code == EX_UNAVAILABLE and "store_timeout" in str(getattr(seen.verdict, "reason", "")):
             return
         cause = getattr(seen.verdict, "cause", None)
         spoken = (

@@ -119,7 +119,7 @@ class World:
 
     def _has_ended(self) -> bool:
         """Whether some agent has come to the end of the job, and not only to its own."""
-        return any(agent.exit_code is not None and agent.exit_code < 128 for agent in self.agents)
+        return any(agent.has_seen_the_end for agent in self.agents)
 
     def _all_work(self) -> bool:
         staying = [agent for agent in self.agents if not agent.is_over]
