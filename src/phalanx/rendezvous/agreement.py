@@ -1,0 +1,132 @@
+"""Ranks of workers and the master's address, agreed upon through the store that a handler gives to a round.
+
+torchelastic's handlers say which place a *node* has; how many workers each node runs is agreed upon here, as its agent
+does it: every node says, node 0 answers each. Some handlers give out the same store again in the next round, where the
+last round's words still stand. So node 0 asks with a random word first, and nothing counts that does not repeat it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from typing import Any
+
+from phalanx.records import Struct
+from phalanx.rendezvous.handler import RendezvousInfo
+from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.store_info import own_address
+
+__all__ = ["NodeOffer", "agree"]
+
+AGREE_WITHIN_S = 300.0  # torch's stores wait so long for a key
+LOOK_AGAIN_S = 0.05
+CALL = "phalanx/call"
+OFFER, ANSWER = "phalanx/offer/{}", "phalanx/answer/{}"
+
+
+class NodeOffer(Struct, kw_only=True):
+    """What one node brings to a round."""
+
+    slots: int
+    number: int
+    """The round's number as this node counts; the highest of all nodes counts."""
+    restart_count: int
+    """In the same way."""
+    reason: str
+    master_addr: str
+    """Where the others reach this node; empty: nobody said."""
+    master_port: int
+
+
+def agree(info: RendezvousInfo, offer: NodeOffer, *, within_s: float = AGREE_WITHIN_S) -> Round:
+    """Agree with the other nodes of ``info``. Blocks, and looks into the store every twentieth of a second.
+
+    Raises ``TimeoutError``, ``ValueError`` for words that are none of ours, and what the store raises.
+    """
+    ends_at = time.monotonic() + within_s
+    store, rank = info.store, info.rank
+    lead = _lead(store, info.world_size, offer, ends_at) if rank == 0 else None
+    answer = lead or _follow(store, rank, offer, ends_at)
+    return Round(
+        number=answer["number"],
+        restart_count=answer["restart_count"],
+        reason=offer.reason,
+        group_rank=rank,
+        group_world_size=info.world_size,
+        first_rank=answer["first_rank"],
+        local_world_size=offer.slots,
+        world_size=answer["world_size"],
+        master_addr=answer["master_addr"],
+        master_port=answer["master_port"],
+    )
+
+
+def _lead(store: Any, world_size: int, own: NodeOffer, ends_at: float) -> dict[str, Any]:
+    call = secrets.token_hex(8)
+    store.set(CALL, call)
+    offers = [{"slots": own.slots, "number": own.number, "restart_count": own.restart_count, "word": ""}]
+    for rank in range(1, world_size):
+        while (offer := _read(store, OFFER.format(rank))).get("call") != call:
+            _pause(ends_at, f"node {rank} of {world_size} has not said how many workers it runs")
+        offers.append(offer)
+    shared = {
+        "number": max(_whole(offer, "number") for offer in offers),
+        "restart_count": max(_whole(offer, "restart_count") for offer in offers),
+        "world_size": sum(_whole(offer, "slots") for offer in offers),
+        "master_addr": own.master_addr or own_address(store),
+        "master_port": own.master_port,
+    }
+    first_rank = 0
+    for rank, offer in enumerate(offers):
+        answer = {**shared, "first_rank": first_rank, "word": offer.get("word")}
+        if rank > 0:
+            store.set(ANSWER.format(rank), json.dumps(answer))
+        first_rank += _whole(offer, "slots")
+    return {**shared, "first_rank": 0}
+
+
+def _follow(store: Any, rank: int, own: NodeOffer, ends_at: float) -> dict[str, Any]:
+    word, heard = secrets.token_hex(8), ""
+    offer = {"slots": own.slots, "number": own.number, "restart_count": own.restart_count, "word": word}
+    answer: dict[str, Any] = {}
+    while answer.get("word") != word:
+        _pause(ends_at, "node 0 has not answered with the ranks of the workers")
+        call = bytes(store.get(CALL)).decode(errors="replace")
+        if call != heard:
+            heard = call
+            store.set(OFFER.format(rank), json.dumps({**offer, "call": call}))
+        if store.check([ANSWER.format(rank)]):
+            answer = _read(store, ANSWER.format(rank))
+    for name in ("number", "restart_count", "first_rank", "world_size", "master_port"):
+        _whole(answer, name)
+    if not isinstance(answer.get("master_addr"), str):
+        raise ValueError(  # noqa: TRY004 # one kind of error for all that another node says wrong
+            f"node 0 gave {answer.get('master_addr')!r} as the master's address"
+        )
+    return answer
+
+
+def _read(store: Any, key: str) -> dict[str, Any]:
+    try:
+        found = json.loads(bytes(store.get(key)))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(  # noqa: TRY004 # as above
+            f"the handler's store has something else than ours at {key!r}"
+        )
+    return found
+
+
+def _whole(record: dict[str, Any], name: str) -> int:
+    value = record.get(name)
+    if type(value) is not int or value < 0:
+        raise ValueError(f"another node gave {value!r} as {name!r}, which is no whole number")
+    return value
+
+
+def _pause(ends_at: float, why: str) -> None:
+    if time.monotonic() >= ends_at:
+        raise TimeoutError(why)
+    time.sleep(LOOK_AGAIN_S)
