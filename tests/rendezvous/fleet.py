@@ -74,7 +74,7 @@ class Fleet:
         self.transcript: list[str] = []
         self.rounds: dict[tuple[int, int], Round] = {}
         self.places: set[tuple[int, int, int]] = set()
-        self._timers: list[tuple[float, int, Agent | None, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Agent | None, Callable[[], object]]] = []
         self._counter = itertools.count()
 
     def __getitem__(self, name: str) -> Agent:
@@ -200,7 +200,7 @@ class Fleet:
         self.run_until(lambda: all(one.is_over for one in alive), within_s)
         return {one.verdict.exit_code for one in alive if one.verdict is not None}
 
-    def after(self, seconds: float, agent: Agent | None, do: Callable[[], None]) -> None:
+    def after(self, seconds: float, agent: Agent | None, do: Callable[[], object]) -> None:
         """Something is to happen later; what a frozen agent does waits until it is thawed."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._counter), agent, do))
 
@@ -388,9 +388,10 @@ class Link:
         self.is_deaf = False
         self.holds: dict[str, Held] = {}
         self.losses: Counter[tuple[str, bool]] = Counter()
+        self.held_confirms: list[int] | None = None
         self.renewals = 0
         self.sent: Counter[str] = Counter()
-        self.perform: dict[type, Callable[[Any], None]] = {
+        self.perform: dict[type, Callable[[Any], object]] = {
             events.OpenSession: lambda _: self._open(),
             events.CloseSession: lambda _: self._close(),
             events.RevokeLease: lambda _: self._revoke(),
@@ -398,7 +399,7 @@ class Link:
             events.StopWatch: self._stop_watch,
             events.Read: self._read,
             events.Transact: self._transact,
-            events.ConfirmLease: lambda command: self._renew(command.number),
+            events.ConfirmLease: self._confirm,
         }
 
     # For stories
@@ -410,6 +411,19 @@ class Link:
     def lose_answer(self, purpose: str, *, is_applied: bool, times: int = 1) -> None:
         """The next transactions of this purpose get no answer, whether or not they are applied."""
         self.losses[purpose, is_applied] += times
+
+    def confirm(self) -> None:
+        """The lease is renewed as ``ConfirmLease`` asked, after it was held back by a list in ``held_confirms``."""
+        held, self.held_confirms = self.held_confirms or [], None
+        for number in held:
+            self._renew(number)
+        self.fleet.work()
+
+    def _confirm(self, command: events.ConfirmLease) -> None:
+        if self.held_confirms is None:
+            self._renew(command.number)
+        else:
+            self.held_confirms.append(command.number)
 
     def catch_up(self) -> None:
         """What waited in a cable that was cut, or in the buffers of a frozen process."""
@@ -425,7 +439,7 @@ class Link:
     def _is_reachable(self) -> bool:
         return self.fleet.is_store_up and not self.agent.is_cut and not self.agent.is_dead
 
-    def _later(self, seconds: float, do: Callable[[], None]) -> None:
+    def _later(self, seconds: float, do: Callable[[], object]) -> None:
         life = self.life
         self.fleet.after(seconds, self.agent, lambda: do() if life == self.life else None)
 
@@ -471,11 +485,12 @@ class Link:
         )
 
     def _close(self) -> None:
+        was_open = self.is_open
         self._forget()
         is_reachable = self._is_reachable and self.incarnation == self.fleet.incarnation
         if is_reachable:
             self.fleet.ask(store.RevokeAsked(None, self.lease))
-        self._later(0.0 if is_reachable else CLOSE_WITHIN_S, self._closed)
+        self._later(CLOSE_WITHIN_S if was_open and not is_reachable else 0.0, self._closed)
 
     def _closed(self) -> None:
         self.agent.post(events.SessionClosed())
@@ -499,7 +514,7 @@ class Link:
 
     def _renew(self, number: int | None) -> bool:
         if not self._is_reachable:
-            self._later(ATTEMPT_S + AGAIN_S, lambda: self._renew(number) and None)
+            self._later(ATTEMPT_S + AGAIN_S, lambda: self._renew(number))
             return False
         if self._is_other_store():
             return False
@@ -608,7 +623,7 @@ class Agent:
         )
         self.link = Link(self)
         self.inbox: deque[object] = deque()
-        self.late: list[Callable[[], None]] = []
+        self.late: list[Callable[[], object]] = []
         self.is_cut = self.is_frozen = self.is_dead = False
         self.verdict: Verdict | None = None
         self.said: list[str] = []
@@ -624,7 +639,7 @@ class Agent:
         self.stop_code: int | None = None
         self.stop_grace_s: float | None = None
         self.summaries: dict[int, str] = {}
-        self._node: dict[type, Callable[[Any], None]] = {
+        self._node: dict[type, Callable[[Any], object]] = {
             AnnounceStop: self._announce,
             CollectEvidence: self._collect,
             Finish: self._finish,
