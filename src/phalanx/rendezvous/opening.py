@@ -23,7 +23,8 @@ class Opening:
     def begin(self, now: float, heard_at: float | None) -> None:
         """The store is looked for from now on; it was heard last at ``heard_at``."""
         self._asked_at = now
-        self._since = now if heard_at is None else heard_at
+        # Of a longer silence this node was asleep for some: it has not looked for the store all the time.
+        self._since = now if heard_at is None else max(heard_at, now - self._settings.ttl_s)
         self._has_said = False
 
     def succeeded(self) -> None:
