@@ -41,7 +41,9 @@ class Two:
 
     def run(self, name: str, work: Coroutine[Any, Any, Any], within_s: float = 30) -> Any:
         task = self.begin(name, work)
-        self.timeline.run(self.timeline.now + within_s, is_over=task.done)
+        task.add_done_callback(lambda _: self.timeline.stop())
+        if not task.done():
+            self.timeline.run(self.timeline.now + within_s)
         assert task.done(), "it takes longer than that"
         return task.result()
 

@@ -49,6 +49,8 @@ class Scenario(Struct, kw_only=True):
     faults: tuple[tuple[str, float], ...] = tuple(FAULTS.items())
     faults_from_s: float = 40.0
     faults_until_s: float = 420.0
+    calm_until_s: float = 560.0
+    """After the faults, and after progress was seen, nothing happens until then: no new round either."""
     fault_every_s: float = 25.0
     clock_rates: tuple[float, float] = (0.9, 1.1)
     habits: Habits = Habits()
@@ -80,7 +82,7 @@ class Scenario(Struct, kw_only=True):
             min_nodes=min_nodes,
             max_nodes=rng.randint(min_nodes, nodes),
             max_restarts=rng.choice((0, 1, 3, 10)),
-            ttl_s=rng.choice((3.0, 6.0, 15.0)),
+            ttl_s=rng.choice((5.0, 10.0, 15.0)),
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
             grace_s=rng.choice((1.0, 5.0, 30.0)),
             is_hosted=rng.random() < 0.5,

@@ -41,6 +41,7 @@ class Timeline:
         self.now = 0.0
         self._entries: list[tuple[float, int, Entry]] = []
         self._numbers = count()
+        self._is_stopped = False
 
     def at(self, when: float, callback: Callable[..., object], *args: Any) -> Entry:
         """Call back at a moment; one that is past already is now."""
@@ -52,25 +53,29 @@ class Timeline:
         """Call back after a while."""
         return self.at(self.now + delay_s, callback, *args)
 
-    def run(self, until: float, *, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Let happen what is due until a moment, or until ``is_over()``; without more entries time stands at ``until``.
+    def stop(self) -> None:
+        """Let ``run`` return after the entry that happens now."""
+        self._is_stopped = True
+
+    def run(self, until: float) -> bool:
+        """Let happen what is due until a moment, or until ``stop()``; return whether it was that.
 
         Raises ``RuntimeError`` when something spins.
         """
+        self._is_stopped = False
         entries = self._entries
         for _ in range(ENTRIES_MAX):
-            if is_over():
-                return
             if not entries or entries[0][0] > until:
                 self.now = max(self.now, until)
-                return
-            when, _, entry = heappop(entries)
+                return False
+            self.now, _, entry = heappop(entries)
             if entry.callback is None:
                 continue
-            self.now = when
             callback, args = entry.callback, entry.args
             entry.cancel()
             callback(*args)
+            if self._is_stopped:
+                return True
         raise RuntimeError(
             f"virtual time does not pass: {ENTRIES_MAX} things happened until {self.now:.3f} s"
         )

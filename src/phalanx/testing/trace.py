@@ -128,12 +128,13 @@ Observation = (
 class Trace:
     """The observations of one world. Checkers listen; each sees all, in order.
 
-    What a listener raises is kept in ``error``, and nobody is told anything after it: raised through an agent it would
-    look like a bug of that agent.
+    What a listener raises is kept in ``error``, and nobody is told anything after that: raised through an agent it
+    would look like a bug of that agent.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], *, on_error: Callable[[], None] = lambda: None) -> None:
         self._now = now
+        self._on_error = on_error
         self._listeners: list[Callable[[float, Any], None]] = []
         self.error: Exception | None = None
         self.entries: list[tuple[float, Observation]] = []
@@ -153,6 +154,7 @@ class Trace:
                 listener(at, observation)
         except Exception as error:  # noqa: BLE001 # a border: see above
             self.error = error
+            self._on_error()
 
     def text(self, last: int | None = None) -> str:
         """Every observation as a line, or the last ones."""

@@ -6,7 +6,6 @@ round, comes to the normal end, and says the same. One seed gives one world, alw
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 
 from phalanx.rendezvous.settings import MembershipSettings
@@ -29,6 +28,7 @@ JOIN_TIMEOUT_S = (
     3600.0  # no world lasts so long: a job that waits for nodes is one that must come to work again
 )
 CLOCK_OFFSET_MAX_S = 1e6
+LOOK_EVERY_S = 0.5
 
 
 class World:
@@ -47,7 +47,7 @@ class World:
         self.scenario = scenario or Scenario.drawn(seed)
         self.rng = Random(seed)
         self.timeline = Timeline()
-        self.trace = Trace(lambda: self.timeline.now)
+        self.trace = Trace(lambda: self.timeline.now, on_error=self.timeline.stop)
         self.network = Network(self.timeline, self._stream("network"))
         self.workload = Workload(self.timeline, self._stream("workers"), self.trace, self.scenario.habits)
         self.nodes = [self._make_node(number) for number in range(self.scenario.nodes)]
@@ -75,10 +75,11 @@ class World:
         try:
             self._begin()
             self._faults.begin()
-            self._pass_time(self.scenario.faults_until_s, self._is_over)
+            self._pass_time(self.scenario.faults_until_s)
             if not self._has_ended():
                 self._faults.heal()
                 self._demand_progress()
+                self._demand_calm()
                 self.workload.finish()
             self._demand_end()
             for checker in self.checkers:
@@ -89,10 +90,13 @@ class World:
             self._bury()
         return self
 
-    def _pass_time(self, until: float, is_over: Callable[[], bool]) -> None:
-        self.timeline.run(until, is_over=lambda: self.trace.error is not None or is_over())
-        if self.trace.error is not None:
-            raise self.trace.error
+    def _pass_time(self, until: float) -> None:
+        """Until a moment, or until every agent has ended and the job with one of them."""
+        while self.timeline.run(until):
+            if self.trace.error is not None:
+                raise self.trace.error
+            if self._is_over():
+                return
 
     def _begin(self) -> None:
         for node in self.nodes[: self.scenario.first_nodes]:
@@ -100,22 +104,31 @@ class World:
 
     def _demand_progress(self) -> None:
         until = self.timeline.now + self.scenario.patience_s
-        self._pass_time(until, lambda: self._is_over() or self._all_work())
-        if not self._is_over() and not self._all_work():
-            raise Violation(f"{self.scenario.patience_s:g} s after all was healed: {self._who_works()}")
+        while not self._is_over() and not self._all_work():
+            if self.timeline.now >= until:
+                raise Violation(f"{self.scenario.patience_s:g} s after all was healed: {self._who_works()}")
+            self._pass_time(self.timeline.now + LOOK_EVERY_S)
+
+    def _demand_calm(self) -> None:
+        """A job in which everybody works, and nothing happens, goes on as it is."""
+        if self._is_over():
+            return
+        before = list(self.workload.workers)
+        self._pass_time(max(self.timeline.now + 1.0, self.scenario.calm_until_s))
+        if not self._is_over() and list(self.workload.workers) != before:
+            raise Violation(f"nothing happened, and round {before} was given up: {self._who_works()}")
 
     def _demand_end(self) -> None:
         habits, scenario = self.scenario.habits, self.scenario
         last_s = habits.ends_within_s + scenario.grace_s + 60.0 + scenario.patience_s
-        self._pass_time(self.timeline.now + last_s, self._is_over)
-        self._pass_time(self.timeline.now + 1.0, lambda: False)  # keepers clear up
+        if not self._is_over():
+            self._pass_time(self.timeline.now + last_s)
+        self.timeline.run(self.timeline.now + 1.0)  # keepers clear up
+        if self.trace.error is not None:
+            raise self.trace.error
 
     def _is_over(self) -> bool:
-        return (
-            len(self.agents) >= self.scenario.first_nodes
-            and all(agent.is_over for agent in self.agents)
-            and (self._has_ended())
-        )
+        return self._has_ended() and all(agent.is_over for agent in self.agents)
 
     def _has_ended(self) -> bool:
         """Whether some agent has come to the end of the job, and not only to its own."""
@@ -123,8 +136,7 @@ class World:
 
     def _all_work(self) -> bool:
         staying = [agent for agent in self.agents if not agent.is_over]
-        numbers = list(self.workload.workers)
-        if len(numbers) != 1:
+        if len(self.workload.workers) != 1:
             return False
         working = {worker.employer.agent for worker in self.workload.live if worker.is_healthy}
         return len(working) == min(len(staying), self.scenario.max_nodes)
@@ -204,6 +216,7 @@ class World:
             self._stream(name),
             grace_s=scenario.grace_s,
         )
+        agent.on_over.append(self.timeline.stop)
         self.agents.append(agent)
 
     async def _open_store(self, agent: SimulatedAgent) -> SimulatedStore:
