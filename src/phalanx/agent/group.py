@@ -235,8 +235,10 @@ class GroupMachine(Machine[GroupState]):
 
     def _stop_stragglers(self, event: object, now: float) -> list[Any]:
         self._stragglers = set(self.live)
+        # The leader of the job may know of a limit that this agent was not given.
+        late = "long" if self._straggler_s is None else f"{self._straggler_s:g} s"
         told = Say(
-            f"{self._ranks(self.live)} still ran {self._straggler_s:g} s after others had ended (--straggler-timeout): "
+            f"{self._ranks(self.live)} still ran {late} after others had ended (--straggler-timeout): "
             f"asked to stop, {self.grace_s:g} s of grace"
         )
         return [told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]

@@ -226,7 +226,7 @@ class AgentMachine(Machine[AgentState]):
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
         if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
             return []
-        if notice.are_stragglers:
+        if notice.are_stragglers and self.group.state is GroupState.RUNNING:
             return self._ask_group(StragglersFound(), now)
         grace_s = self._grace_s if notice.grace_s is None else min(notice.grace_s, self._grace_s)
         if self.group.state is GroupState.STOPPING:
