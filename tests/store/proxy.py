@@ -18,7 +18,9 @@ class Proxy:
         self.change: Callable[[bytes], bytes] = bytes
         """What becomes of bytes on their way to the client."""
         self._flows = asyncio.Event()
-        self._flows.set()
+        self._answers_flow = asyncio.Event()
+        self.heal()
+        self._generation = 0
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -42,13 +44,22 @@ class Proxy:
             writer.transport.abort()
         self._writers.clear()
 
+    def swallow(self) -> None:
+        """Never forward anything again on the connections that there are."""
+        self._generation += 1
+
     def fall_silent(self) -> None:
         """Forward nothing, also of new connections, and end none."""
         self._flows.clear()
 
+    def hold_answers(self) -> None:
+        """Forward nothing to clients, as a client does that does not read."""
+        self._answers_flow.clear()
+
     def heal(self) -> None:
         """Forward again, also what was held back."""
         self._flows.set()
+        self._answers_flow.set()
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writers.add(writer)
@@ -74,10 +85,14 @@ class Proxy:
     async def _forward(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_to_client: bool
     ) -> None:
+        generation = self._generation
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
                 await self._flows.wait()
+                if generation != self._generation:
+                    continue
                 if is_to_client:
+                    await self._answers_flow.wait()
                     data = self.change(data)  # that is what it is for
                 else:
                     self.to_server += data

@@ -162,6 +162,19 @@ async def test_many_strangers_leave_room_for_a_client() -> None:
 
 
 @story
+async def test_who_is_known_does_not_make_room_for_strangers() -> None:
+    async with host(strangers_max=3) as there, Proxy(there.port).running() as network:
+        client = await there.client(network.port)
+        await client.put(A, b"1")
+        strangers = [await asyncio.open_connection("127.0.0.1", there.port) for _ in range(20)]
+        await until(lambda: len(there.told) == 17)
+        await client.put(A, b"2")
+        assert network.connections == 1
+        for _, writer in strangers:
+            writer.transport.abort()
+
+
+@story
 async def test_a_recorded_conversation_cannot_be_replayed() -> None:
     async with host() as there, Proxy(there.port).running() as network:
         client = await there.client(network.port)
@@ -197,6 +210,15 @@ async def test_what_is_no_store_of_ours_is_named_so() -> None:
         await client.close()
         server.close()
         await asyncio.sleep(0.01)
+
+
+@story
+async def test_a_client_of_another_version_hears_which_one_is_spoken() -> None:
+    async with host() as there:
+        hello = b'{"phalanx-store": 9, "is": "hello"}'
+        words = await last_words(there.port, len(hello).to_bytes(4, "big") + hello)
+        assert words[4:].startswith(b'{"phalanx-store": 1, "is": "denial"')
+        assert "version 9" in there.told[0]
 
 
 # Jobs
@@ -344,6 +366,25 @@ async def test_a_silent_network_that_heals_is_used_again() -> None:
 
 
 @story
+async def test_a_connection_that_is_silent_for_ever_is_left_for_a_new_one() -> None:
+    async with host() as there, Proxy(there.port).running() as network:
+        client = await there.client(network.port, attempt_s=0.3)
+        watch = client.watch(A, 1)
+        await client.put(A, b"1")
+        network.swallow()
+        with pytest.raises(Unclear):
+            await client.put(B, b"")
+        while True:
+            try:
+                await client.put(A, b"2")
+                break
+            except Unclear:
+                continue
+        assert seen(await changes(watch, 2)) == [(A, b"1"), (A, b"2")]
+        assert network.connections > 1
+
+
+@story
 async def test_a_damaged_stream_is_given_up_and_made_anew() -> None:
     async with host() as there, Proxy(there.port).running() as network:
         client = await there.client(network.port)
@@ -485,7 +526,7 @@ async def test_a_client_that_does_not_read_is_cut_off_and_the_others_are_served(
         start = 1 + await quick.put(A, b"")
         lazy, prompt = slow.watch(A, start), quick.watch(A, start)
         await slow.get(A)
-        network.fall_silent()
+        network.hold_answers()
         value = b"x" * 100_000
         written = 0
         while not there.told:
@@ -503,10 +544,11 @@ async def test_answers_that_nobody_reads_stop_the_questions_and_nothing_else() -
     async with host() as there, Proxy(there.port).running() as network:
         greedy, other = await there.client(network.port), await there.client()
         await other.put(A, b"x" * 1_000_000)
-        network.fall_silent()
+        network.hold_answers()
         calls = [asyncio.ensure_future(greedy.get(A)) for _ in range(60)]
-        await asyncio.sleep(0.1)
+        await until(lambda: there.server.unsent_bytes > 1_000_000)
         await other.put(B, b"served meanwhile")
+        assert there.server.unsent_bytes < 4_000_000
         network.heal()
         items = await within(asyncio.gather(*calls))
         assert {len(item.value) for item in items if item is not None} == {1_000_000}

@@ -121,6 +121,11 @@ class StoreServer:
         """How many connections there are, strangers included."""
         return len(self._connections)
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How much waits to be sent to all clients together."""
+        return sum(connection.unsent_bytes for connection in self._connections)
+
     def opened(self, connection: _Connection) -> bool:
         """Whether a new connection may stay."""
         if len(self._connections) >= CONNECTIONS_MAX:
@@ -221,13 +226,14 @@ class _Connection(asyncio.Protocol):
             self.refuse(str(reason))
 
     def _greet(self, payload: bytes) -> None:
-        hello = decode_greeting(payload)
-        if not isinstance(hello, Hello):
-            raise BadBytes("It greets as a server does.")
         admission = self._server.admission
         try:
+            hello = decode_greeting(payload)
+            if not isinstance(hello, Hello):
+                raise BadBytes("It greets as a server does.")
             run_id = admission.admit(hello)
-        except NotAdmitted as reason:
+        except (BadBytes, NotAdmitted) as reason:
+            # One that speaks another version sees by our greeting that we do: it would wait for us in vain.
             self._write(encode_greeting(Denial(str(reason))))
             self.refuse(str(reason), at_once=False)
             return
@@ -292,12 +298,16 @@ class _Connection(asyncio.Protocol):
         if watch is not None:
             self._server.memory.perform(WatchClosed(watch))
 
+    @property
+    def unsent_bytes(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
     def send_batch(self, number: int, batch: Batch) -> None:
         """Send what a watch covers; or cut off a client that does not read."""
         if self._transport is None:
             return
-        if self._transport.get_write_buffer_size() > self._server.unsent_max:
-            self.refuse(f"It does not read: {self._transport.get_write_buffer_size()} bytes wait for it.")
+        if self.unsent_bytes > self._server.unsent_max:
+            self.refuse(f"It does not read: {self.unsent_bytes} bytes wait for it.")
             return
         self._write(encode_news(number, self._server.encoded(batch)))
 
