@@ -25,16 +25,24 @@ class Driver:
     """Drives one machine to its end. Make it inside a running event loop, ``bind`` who performs, then ``post``.
 
     ``ended`` is the verdict. A bug of ours, in the machine or in who performs, ends the driving: ``bug`` is set,
-    ``on_bug`` is called once, and the verdict is exit code 70; no further step is taken.
+    ``on_bug`` is called once, and the verdict is exit code 70; no further step is taken. ``look_first`` returns events
+    that come before whatever is posted: what the machine should have known by then.
     """
 
-    def __init__(self, machine: AgentMachine, *, on_bug: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        machine: AgentMachine,
+        *,
+        on_bug: Callable[[], None] = lambda: None,
+        look_first: Callable[[], list[object]] = list,
+    ) -> None:
         self.machine = machine
         self.flight = FlightRecord()
         self.bug: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[Verdict] = self._loop.create_future()
         self._on_bug = on_bug
+        self._look_first = look_first
         self._inbox: deque[object] = deque()
         self._is_stepping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -49,9 +57,10 @@ class Driver:
         """Queue an event; unless a step is being taken already, take steps until none is left."""
         if self.bug is not None:
             return
-        self._inbox.append(event)
         if self._is_stepping:
+            self._inbox.append(event)
             return
+        self._inbox += [*self._look_first(), event]
         self._is_stepping = True
         try:
             while self._inbox:

@@ -87,6 +87,7 @@ class AgentMachine(Machine[AgentState]):
         self._asked: StopAsked | None = None
         self._asked_at = 0.0
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
+        self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None
         self.group = GroupMachine(nproc, grace_s=grace_s)
 
@@ -220,6 +221,7 @@ class AgentMachine(Machine[AgentState]):
         assert self.state is AgentState.WAITING, f"a round formed in state {self.state.name}"
         self.state = AgentState.RUNNING
         self._round = notice.round
+        self._was_cut = False
         self.group = GroupMachine(self._nproc, grace_s=self._grace_s, straggler_s=self._straggler_s)
         return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
@@ -229,6 +231,7 @@ class AgentMachine(Machine[AgentState]):
         if notice.are_stragglers and self.group.state is GroupState.RUNNING:
             return self._ask_group(StragglersFound(), now)
         grace_s = self._grace_s if notice.grace_s is None else min(notice.grace_s, self._grace_s)
+        self._was_cut |= notice.is_own
         if self.group.state is GroupState.STOPPING:
             # They are being stopped for another reason already; only a shorter time is news.
             return self._ask_group(StopAsked(SIGTERM, grace_s), now) if grace_s < self._grace_s else []
@@ -270,9 +273,11 @@ class AgentMachine(Machine[AgentState]):
     def _report(self, failures: Sequence[Failure]) -> Report:
         if not failures and not self.group.was_stopped:
             return Report(outcome=Outcome.SUCCEEDED)
+        has_own_reason = self._was_cut or self._asked is not None
         if any(not one.is_collateral for one in failures):
-            return Report(outcome=Outcome.FAILED, evidence=failures_text(failures))
-        return Report(outcome=Outcome.STOPPED)
+            evidence = failures_text(failures)
+            return Report(outcome=Outcome.FAILED, evidence=evidence, has_own_reason=has_own_reason)
+        return Report(outcome=Outcome.STOPPED, has_own_reason=has_own_reason)
 
     def _stopped(self) -> Verdict:
         assert self._asked is not None, "a job is stopped because somebody asked"

@@ -31,7 +31,7 @@ from phalanx.agent.spec import Ended, JobSpec
 from phalanx.agent.values import SharedValues
 from phalanx.agent.verdict import Ending, Verdict
 from phalanx.agent.workers import Workers
-from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort
+from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort, Slept
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.ports import HeldPort, hold_port
@@ -43,6 +43,10 @@ __all__ = ["Node"]
 # A worker needs one, and one for each forked child that has something to say. More would eat our descriptors.
 CONNECTIONS_PER_WORKER, CONNECTIONS_SPARE = 4, 32
 REFUSALS_SAID_MAX = 20  # a worker that sends nonsense in a loop must not fill the console
+SLEPT_MIN_S = 0.05  # two clocks that are read one after the other differ by less
+ALARM_BEFORE_FENCE = (
+    0.3  # of the ttl: between the next renewal, which is due, and the silence that stops the workers
+)
 FOREVER_S = 1e8  # three years: threading's waits take no infinity
 
 
@@ -55,7 +59,9 @@ class Node:
         self._console = console
         self._port: HeldPort | None = None
         self._last_port: int | None = None
-        self._boot_offset_s = _boot_offset_s()
+        self._is_fenced = spec.membership.ttl_s != float("inf")
+        self._boot_offset_s = _boot_offset_s() if self._is_fenced else 0.0
+        self._alarm: int | None = None
         self._refusals = 0
         self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
 
@@ -87,6 +93,8 @@ class Node:
             await self._session.aclose()
             self._processes.tree.close()
             self._release_port(None)
+            if self._alarm is not None:
+                os.close(self._alarm)
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
             # Held back until the caller has given them a meaning again: the loop, as it closes, restores the default
@@ -105,6 +113,7 @@ class Node:
                 straggler_s=spec.membership.straggler_s,
             ),
             on_bug=self._unwatch,
+            look_first=self._look_at_the_clocks,
         )
         self._session = Session(
             spec.open_store,
@@ -221,6 +230,8 @@ class Node:
     def _unwatch(self) -> None:
         self._processes.unwatch()
         self._driver.stop_timer()
+        if self._alarm is not None:
+            self._loop.remove_reader(self._alarm)
 
     # Commands
 
@@ -254,12 +265,38 @@ class Node:
             self._port = None
 
     def _set_fence(self, command: Fence) -> None:
-        """The machine's clock stands still while this computer is suspended, the keeper's goes on.
+        """The machine's clock stands still while this computer is suspended, the keeper's goes on."""
+        at = None if command.at is None else command.at + self._boot_offset_s
+        self._keeper.fence(at)
+        self._set_alarm(at)
 
-        If it was suspended since the last fence, that time is counted against us: the fence falls early once.
-        """
-        offset_s, self._boot_offset_s = self._boot_offset_s, _boot_offset_s()
-        self._keeper.fence(None if command.at is None else command.at + offset_s)
+    def _set_alarm(self, fenced_at: float | None) -> None:
+        """Be woken in time to renew the lease, by a clock that goes on in a suspended computer: loop timers do not."""
+        from phalanx.agent.fence import boot_timer, set_boot_timer
+
+        if self._alarm is None:
+            self._alarm = boot_timer()
+            self._loop.add_reader(self._alarm, self._on_alarm)
+        early_s = self._spec.membership.ttl_s * ALARM_BEFORE_FENCE
+        set_boot_timer(self._alarm, None if fenced_at is None else int((fenced_at - early_s) * 1e9))
+
+    def _on_alarm(self) -> None:
+        assert self._alarm is not None, "it rings"
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._alarm, 8)
+        for event in self._look_at_the_clocks():
+            self._driver.post(event)
+
+    def _look_at_the_clocks(self) -> list[object]:
+        """Whether this computer was suspended since the last look."""
+        if not self._is_fenced:
+            return []
+        offset_s = _boot_offset_s()
+        slept_s = offset_s - self._boot_offset_s
+        if slept_s < SLEPT_MIN_S:
+            return []
+        self._boot_offset_s = offset_s
+        return [Slept(slept_s)]
 
 
 def _boot_offset_s() -> float:

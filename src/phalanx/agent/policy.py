@@ -66,12 +66,11 @@ def leader_policy(max_restarts: int) -> Policy:
         if cause is None:  # a report that nobody can read is a failure all the same
             cause = _unreadable(reports)
             everyone = (cause,)
-        lost = [one.member.host for one in reports.members if one.is_lost]
-        if lost and (cause.is_secondary or cause.is_collateral):
+        if (cause.is_secondary or cause.is_collateral) and (reason := _other_reason(reports)):
             return NextRound(
                 restart_count=reports.round.restart_count,
                 policy_state=reports.round.policy_state,
-                reason=f"node {', '.join(sorted(lost))} was lost (not charged)",
+                reason=f"{reason} (not charged)",
             )
         state = reports.round.policy_state
         budget = Budget(
@@ -95,6 +94,25 @@ def leader_policy(max_restarts: int) -> Policy:
             Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=reason)
         ),
     )
+
+
+def _other_reason(reports: RoundReports) -> str:
+    """What besides a worker's failure explains that connections broke: membership changed, or was about to."""
+    for hosts, what in (
+        ([one.member.host for one in reports.members if one.is_lost], "node {} was lost"),
+        ([one.member.host for one in reports.members if one.is_leaving], "node {} left"),
+        (
+            [
+                one.member.host
+                for one in reports.members
+                if one.report is not None and one.report.has_own_reason
+            ],
+            "node {} could not hear the store",
+        ),
+    ):
+        if hosts:
+            return what.format(", ".join(sorted(hosts)))
+    return "" if reports.round.is_failure else reports.round.reason
 
 
 def _unreadable(reports: RoundReports) -> Failure:

@@ -37,10 +37,12 @@ __all__ = [
     "PortNotHeld",
     "Read",
     "ReleasePort",
+    "RenewLease",
     "RevokeLease",
     "RoundFormed",
     "SessionClosed",
     "SessionOpened",
+    "Slept",
     "StartWatch",
     "StopRound",
     "StopWatch",
@@ -55,6 +57,11 @@ __all__ = [
     "WorkerFailed",
     "WorkersGone",
 ]
+
+
+class Heard(Struct):
+    """Base of what the agent's machine passes on to its membership without a look."""
+
 
 # Commands to the session
 
@@ -81,6 +88,10 @@ class StopWatch(Struct):
     """Watch ``prefix`` no more."""
 
     prefix: str
+
+
+class RenewLease(Struct):
+    """Renew the lease now; its time runs short."""
 
 
 class Read(Struct):
@@ -146,6 +157,8 @@ class StopRound(Struct):
     """A shorter grace than the user's, when time is short."""
     are_stragglers: bool = False
     """Workers that still run have failed by that."""
+    is_own: bool = False
+    """Nobody asked for it: this node cannot hear the store."""
 
 
 class JobDecided(Struct):
@@ -201,6 +214,12 @@ class PartEnded(Struct):
     """Nothing of the job is left on this node, and nothing will be: leave the store."""
 
 
+class Slept(Heard):
+    """This computer was suspended, and the machine's clock with it; the store's was not."""
+
+    seconds: float
+
+
 class HurryAsked(Struct):
     """Somebody is impatient: do not wait for others any more."""
 
@@ -210,10 +229,6 @@ class TimePassed(Struct):
 
 
 # Events from the session
-
-
-class Heard(Struct):
-    """Base of what the agent's machine passes on to its membership without a look."""
 
 
 class SessionOpened(Heard, kw_only=True):

@@ -224,13 +224,13 @@ class Leader:
             return (Put(self._keys.verdict, encode(VerdictRecord(text=self._policy.succeeded()))),)
         unfinished = [one for one in view.members if one.node_id not in done]
         for told, what in (
-            ([one for one in unfinished if view.has_failed(one)], "a worker failed on {}"),
+            (failed := [one for one in unfinished if view.has_failed(one)], "a worker failed on {}"),
             ([one for one in unfinished if view.is_lost(one)], "node {} was lost"),
             ([one for one in unfinished if view.is_leaving(one)], "node {} leaves"),
             ([one for one in unfinished if outcomes[one.node_id] is not None], "node {} stopped its workers"),
         ):
             if told:
-                return self._start_collecting(record, what.format(names_of(told)))
+                return self._start_collecting(record, what.format(names_of(told)), is_failure=bool(failed))
         if done and self._settings.straggler_s is not None:
             if self._done_since is None:
                 self._done_since = now
@@ -268,9 +268,15 @@ class Leader:
         return self._start_collecting(record, f"{many}: {listed(new)}")
 
     def _start_collecting(
-        self, record: RoundRecord, reason: str, *, has_stragglers: bool = False
+        self, record: RoundRecord, reason: str, *, is_failure: bool = False, has_stragglers: bool = False
     ) -> tuple[Operation, ...]:
-        collecting = _changed(record, phase=Phase.COLLECTING, reason=reason, has_stragglers=has_stragglers)
+        collecting = _changed(
+            record,
+            phase=Phase.COLLECTING,
+            reason=reason,
+            is_failure=is_failure or has_stragglers,
+            has_stragglers=has_stragglers,
+        )
         return (Put(self._keys.round, encode(collecting)),)
 
     # Collecting

@@ -23,6 +23,11 @@ class LeaseTimes:
         """An answer came to a renewal that was sent then. Answers may overtake each other."""
         self.renewed_at = sent_at if self.renewed_at is None else max(self.renewed_at, sent_at)
 
+    def age(self, seconds: float) -> None:
+        """Time went by that our clock did not count."""
+        if self.renewed_at is not None:
+            self.renewed_at -= seconds
+
     def forget(self) -> None:
         """The lease is over."""
         self.renewed_at = None

@@ -147,8 +147,14 @@ class MemberMachine(Machine[MemberState]):
         self.state = MemberState.SILENT
         assert self._lease.renewed_at is not None, "only a lease that was renewed can be silent"
         silence = f"the store has not answered for {now - self._lease.renewed_at:.1f} s"
-        stop = self._part.stop(silence, grace_s=self._lease.stop_grace_s)
+        stop = self._part.stop(silence, grace_s=self._lease.stop_grace_s, is_own=True)
         return [events.Told(f"{silence}: the others may soon count this node as lost"), *stop]
+
+    def _slept(self, event: events.Slept, now: float) -> list[Any]:
+        self._lease.age(event.seconds)
+        if self._is_too_late(now):
+            return self._fall_silent(now)
+        return [*self._part.fence(self._lease.fenced_at), events.RenewLease()]
 
     def _lease_ended(self, event: events.LeaseEnded, now: float) -> list[Any]:
         return self._lose("the lease of this node has ended, and the others go on without it", now)
@@ -160,7 +166,7 @@ class MemberMachine(Machine[MemberState]):
         """Membership is over; what is left of it goes, and this node registers anew."""
         if self._part_ended:
             return self._close()
-        stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s)
+        stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s, is_own=True)
         self._part.remember()
         return [events.Told(f"{reason}: joining again"), *stop, *self._open(now)]
 
@@ -375,6 +381,7 @@ class MemberMachine(Machine[MemberState]):
         events.StoreWasReset: connected(_reset),
         events.LeaseRenewed: connected(_renewed),
         events.LeaseEnded: connected(_lease_ended),
+        events.Slept: connected(_slept),
         events.KeysListed: connected(_listed, DRAINING=_drain),
         events.KeyChanged: connected(_changed, DRAINING=_drain),
         events.KeyRead: connected(_read),

@@ -309,12 +309,14 @@ class Part:
             return []
         return [Fence(fenced_at)]
 
-    def stop(self, reason: str, *, grace_s: float | None, are_stragglers: bool = False) -> list[Any]:
+    def stop(
+        self, reason: str, *, grace_s: float | None, are_stragglers: bool = False, is_own: bool = False
+    ) -> list[Any]:
         """Stop the workers, if there are any and they were not told."""
         if self.running is None or self._is_stopping:
             return []
         self._is_stopping = True
-        return [StopRound(reason, grace_s, are_stragglers)]
+        return [StopRound(reason, grace_s, are_stragglers, is_own)]
 
     def workers_gone(self, report: Report, now: float) -> list[Any]:
         """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""

@@ -22,6 +22,7 @@ from phalanx.rendezvous.events import (
     LeaseRenewed,
     OpenSession,
     Read,
+    RenewLease,
     RevokeLease,
     SessionClosed,
     SessionOpened,
@@ -72,6 +73,7 @@ class Session:
             ConfirmLease: self._in_a_task(self._confirm),
             OpenSession: self._open,
             Read: self._in_a_task(self._read),
+            RenewLease: self._in_a_task(self._renew_now),
             RevokeLease: self._in_a_task(self._give_up),
             StartWatch: self._start_watch,
             StopWatch: self._stop_watch,
@@ -204,6 +206,10 @@ class Session:
             if await self._renew(command.number):
                 return
             await asyncio.sleep(UNCLEAR_AGAIN_S)
+
+    async def _renew_now(self, command: RenewLease) -> None:
+        if self._lease:
+            await self._renew(None)  # the keep-alive repeats it if need be
 
     async def _renew(self, number: int | None) -> bool:
         """Renew once; whether it was answered."""

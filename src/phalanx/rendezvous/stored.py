@@ -84,6 +84,8 @@ class RoundRecord(Struct, kw_only=True):
     """The last round that settled before this one; 0: none."""
     reason: str = ""
     restart_count: int = 0
+    is_failure: bool = False
+    """What ended it was a worker's failure, and no change of membership."""
     has_stragglers: bool = False
     """Members that have not ended by now have failed by that."""
     policy_state: str = ""
@@ -119,6 +121,8 @@ class Report(Struct, kw_only=True):
     """``nodes/reports/<round>/<node id>/outcome``: a member's workers are gone, and this is how it went."""
 
     outcome: Outcome
+    has_own_reason: bool = False
+    """The node stopped its workers by itself: it left, or could not hear the store."""
     evidence: str = ""
     """The failures, as the verdict wrote them; its own affair."""
 
