@@ -152,7 +152,7 @@ def test_with_join_policy_never_a_newcomer_waits_for_a_loss(
     members = [agents(host, *arguments) for host in (a, b)]
     begun = [member.begun(world=2) for member in members]
     newcomer = agents(c, *arguments)
-    newcomer.printed("waiting")
+    newcomer.printed("spare")
     assert not newcomer.events
 
     members[1].send(signal.SIGTERM)

@@ -1,0 +1,149 @@
+"""Case 10: ranks that end at different times, on one node and on several."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from tests.system.launch import Launch, Script
+from tests.system.machines import Agents, Network, begin_together, c10d
+
+MEMBER = "from meeting import attend; attend()"
+# The worker of the first-started node ends after 1 s, the other's after 12 s.
+EARLY_AND_LATE = """
+    import os, time
+    from meeting import begin
+
+    begin()
+    time.sleep({"n1": 1, "n2": 12}[os.environ["BLACK_BOX_HOST"]])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", [1, 2], ids=["early node serves the store", "late node does"])
+def test_the_early_finisher_waits_for_the_other_node(
+    network: Network, agents: Agents, script: Script, store: int
+) -> None:
+    hosts = {number: network.host(number) for number in (1, 2)}
+    arguments = (*c10d(hosts[store], "2"), script(EARLY_AND_LATE))
+    early, late = agents(hosts[1], *arguments), agents(hosts[2], *arguments)
+
+    assert late.wait() == 0
+    assert early.wait() == 0
+    assert len(early.told("begun")) == len(late.told("begun")) == 1
+
+
+def test_a_node_that_dies_after_it_has_succeeded_is_no_loss(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "2"), "--max-restarts", 0, script(MEMBER))
+    members = [agents(host, *arguments) for host in (a, b)]
+    begin_together(members, world=2)
+    network.order("exit 0", b)
+    members[1].until("obeying")
+    members[1].printed("waiting")
+
+    members[1].send(signal.SIGTERM)
+
+    assert members[1].wait() in (0, 143)
+    network.order("exit 0", a)
+    assert members[0].wait() == 0
+    assert len(members[0].told("begun")) == 1
+
+
+def test_a_failure_after_another_node_has_succeeded_runs_all_again(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "2"), "--max-restarts", 1, script(MEMBER))
+    members = [agents(host, *arguments) for host in (a, b)]
+    before = begin_together(members, world=2)
+    network.order("exit 0", b)
+    members[1].until("obeying")
+
+    network.order("exit 3", a)
+
+    begin_together(members, world=2, newer_than=before)
+    network.order("exit 0")
+    assert [member.wait() for member in members] == [0, 0]
+
+
+def test_a_newcomer_after_the_first_success_is_a_spare(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    a, b, c = (network.host(number) for number in (1, 2, 3))
+    arguments = (*c10d(a, "2:3"), script(MEMBER))
+    members = [agents(host, *arguments) for host in (a, b)]
+    begin_together(members, world=2)
+    network.order("exit 0", b)
+    members[1].until("obeying")
+
+    newcomer = agents(c, *arguments)
+    newcomer.printed("spare")
+
+    network.order("exit 0", a)
+    assert [member.wait() for member in (*members, newcomer)] == [0, 0, 0]
+    assert not newcomer.events
+
+
+def test_an_exit_barrier_timeout_limits_how_long_the_early_finisher_waits(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    """The late node serves the store, so it does not need the early one."""
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "2"), "--exit-barrier-timeout", 2, script(MEMBER))
+    late, early = agents(a, *arguments), agents(b, *arguments)
+    begin_together([late, early], world=2)
+
+    network.order("exit 0", b)
+
+    assert early.wait() == 0
+    assert late.process.poll() is None
+    network.order("exit 0", a)
+    assert late.wait() == 0
+
+
+STRAGGLERS = """
+    import os, sys
+    from telling import stay, tell
+
+    if os.environ["RANK"] == "1":
+        tell("straggling")
+        stay()
+    import time
+    time.sleep(1)
+"""
+
+
+def test_a_straggler_is_named_and_ends_the_job(launch: Launch, script: Script) -> None:
+    job = launch("--standalone", "--nproc-per-node", 2, "--straggler-timeout", 5, script(STRAGGLERS))
+
+    assert job.wait() not in (0, 70)
+    assert "rank      : 1" in job.summary
+    (straggling,) = job.told("straggling")
+    assert straggling.rank == 1
+
+
+def test_without_a_straggler_timeout_the_others_are_waited_for(launch: Launch, script: Script) -> None:
+    train = script("import os, time; time.sleep(8 * int(os.environ['RANK']))")
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+
+    assert job.wait() == 0
+
+
+def test_a_straggler_on_another_node_is_named_on_both(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "2"), "--straggler-timeout", 3, script(MEMBER))
+    members = [agents(host, *arguments) for host in (a, b)]
+    begin_together(members, world=2)
+    straggler = members[0].told("begun")[0].rank
+
+    network.order("exit 0", b)
+
+    codes = [member.wait() for member in members]
+    assert codes[0] == codes[1] != 0
+    for member in members:
+        assert f"rank      : {straggler}" in member.summary
