@@ -17,12 +17,19 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END", help="without END (default: 0:100)")
     parser.add_argument("--seed", type=int, help="one world")
     parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument(
+        "--failures", type=int, default=20, metavar="N", help="stop after so many (default: 20)"
+    )
     parser.add_argument("--trace", action="store_true", help="print every observation, with --seed")
     options = parser.parse_args()
     first, _, end = options.seeds.partition(":")
     seeds = range(int(first), int(end or int(first) + 1)) if options.seed is None else [options.seed]
-    failed, began = [], time.monotonic()
+    failed: list[int] = []
+    count, began = 0, time.monotonic()
     for seed in seeds:
+        if len(failed) >= options.failures:
+            break
+        count += 1
         world = World(seed, Scenario.drawn(seed, nodes=options.nodes))
         try:
             world.run()
@@ -36,7 +43,7 @@ def main() -> int:
             if options.trace:
                 print(world.trace.text())
     took_s = time.monotonic() - began
-    print(f"{len(seeds)} worlds of {options.nodes} nodes in {took_s:.1f} s; failed: {failed or 'none'}")
+    print(f"{count} worlds of {options.nodes} nodes in {took_s:.1f} s; failed: {failed or 'none'}")
     return 1 if failed else 0
 
 

@@ -64,16 +64,42 @@ class Checker:
         """The world has ended. Raises ``Violation``."""
 
 
+class _Lives:
+    """Who still remembers which round. A store that lost its data while nobody was left begins with round 1 again."""
+
+    def __init__(self) -> None:
+        self._members: dict[int, set[str]] = {}
+        self._over: set[str] = set()
+
+    def see(self, seen: Observation) -> bool:
+        """Take an observation; return whether a worker begins a life of the job that nobody connects with the last."""
+        match seen:
+            case AgentEnded(agent) | AgentCrashed(agent):
+                self._over.add(agent)
+            case WorkerStarted(agent, _, settled):
+                later = [members for number, members in self._members.items() if number >= settled.number]
+                is_new = bool(later) and all(members <= self._over for members in later)
+                if is_new:
+                    self._members.clear()
+                self._members.setdefault(settled.number, set()).add(agent)
+                return is_new
+        return False
+
+
 class OneMembershipPerRound(Checker):
     """All members of a round know the same round: size, master, restart count, reason; a group rank is one node."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
+        self._lives = _Lives()
         self._rounds: dict[int, tuple[str, Round]] = {}
         self._places: dict[tuple[int, int], str] = {}
 
     def see(self, at: float, seen: Observation) -> None:
         """Compare each worker's round with the first one's."""
+        if self._lives.see(seen):
+            self._rounds.clear()
+            self._places.clear()
         if not isinstance(seen, WorkerStarted):
             return
         number = seen.round.number
@@ -105,10 +131,13 @@ class RanksOnceEach(Checker):
     """In a round each rank from 0 to n - 1 starts once at most, and no other rank."""
 
     def __init__(self) -> None:
+        self._lives = _Lives()
         self._started: dict[tuple[int, int], str] = {}
 
     def see(self, at: float, seen: Observation) -> None:
         """Look at each worker that starts."""
+        if self._lives.see(seen):
+            self._started.clear()
         if not isinstance(seen, WorkerStarted):
             return
         rank, number = seen.round.rank(seen.local_rank), seen.round.number
@@ -128,9 +157,12 @@ class OldWorkersAreGone(Checker):
         self._suspended: set[str] = set()
         self._resumed_at: dict[str, float] = {}
         self._latest = 0
+        self._lives = _Lives()
 
     def see(self, at: float, seen: Observation) -> None:
         """Keep count of who is alive."""
+        if self._lives.see(seen):
+            self._latest = 0
         match seen:
             case Suspended(node):
                 self._suspended.add(node)
@@ -148,7 +180,7 @@ class OldWorkersAreGone(Checker):
 
     def _look(self, at: float) -> None:
         for (agent, pid), number in self._live.items():
-            if number < self._latest and not self._is_excused(agent, at):
+            if number != self._latest and not self._is_excused(agent, at):
                 raise Violation(
                     f"pid {pid} of {agent}, of round {number}, is alive beside a worker of round {self._latest}"
                 )
@@ -165,9 +197,12 @@ class BudgetIsKept(Checker):
         self._limits = limits
         self._own_faults = 0
         self._counts: dict[int, int] = {}
+        self._lives = _Lives()
 
     def see(self, at: float, seen: Observation) -> None:
         """Compare the count of each round with the faults so far."""
+        if self._lives.see(seen):
+            self._counts.clear()
         if isinstance(seen, Fault) and seen.rank is not None:
             self._own_faults += 1
         if not isinstance(seen, WorkerStarted):
@@ -235,7 +270,8 @@ class NoBug(Checker):
     def see(self, at: float, seen: Observation) -> None:
         """Look at each end."""
         if isinstance(seen, AgentEnded) and seen.exit_code == EX_BUG:
-            raise Violation(f"{seen.agent} ended with a bug of ours:\n{seen.last_words}")
+            last = seen.last_words.strip().rpartition("\n")[2]
+            raise Violation(f"{seen.agent} ended with a bug of ours: {last}\n{seen.last_words}")
 
 
 class SameVerdict(Checker):
@@ -275,9 +311,13 @@ class CauseIsTheInjectedOne(Checker):
     def __init__(self) -> None:
         self._faults: set[tuple[int | None, int]] = set()
         self._latest = 0
+        self._lives = _Lives()
 
     def see(self, at: float, seen: Observation) -> None:
         """Remember who failed, and look at each verdict."""
+        if self._lives.see(seen):
+            self._latest = 0
+            self._faults.clear()
         match seen:
             case WorkerStarted(round=settled):
                 self._latest = max(self._latest, settled.number)
