@@ -7,7 +7,6 @@ import socket
 import pytest
 
 from phalanx.rendezvous.ports import PortError, hold_port
-from phalanx.rendezvous.solo import SoloRendezvous
 
 
 def can_bind(number: int, host: str = "127.0.0.1") -> bool:
@@ -59,19 +58,3 @@ def test_a_range_without_a_free_port_is_an_error_that_names_it() -> None:
             hold_port(among=range(only.number, only.number + 1))
     finally:
         only.release()
-
-
-def test_each_round_of_a_lone_node_has_a_new_port_and_the_same_ranks() -> None:
-    rendezvous = SoloRendezvous(3)
-    first, port = rendezvous.open_round(1, restart_count=0, reason="")
-    port.release()
-    second, port = rendezvous.open_round(2, restart_count=1, reason="rank 0 failed")
-    port.release()
-    assert first.master_port != second.master_port
-    assert [second.rank(one) for one in range(3)] == [0, 1, 2]
-    assert (second.number, second.restart_count, second.world_size, second.master_addr) == (
-        2,
-        1,
-        3,
-        "127.0.0.1",
-    )

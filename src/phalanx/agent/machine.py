@@ -342,7 +342,7 @@ class AgentMachine(Machine[AgentState]):
         AgentState.ENDED: _OVER,
     }
     table: ClassVar[dict[type, dict[AgentState, Arrow | Void]]] = {
-        events.Heard: _EVERYWHERE,
+        events.Heard: {AgentState.NEW: Void("nothing was asked of the store yet"), **_EVERYWHERE},
         JobBegan: {AgentState.NEW: _begin, AgentState.ENDED: Void("told to stop before it began")},
         WorkersSpawned: _GROUP,
         SpawnFailed: _GROUP,

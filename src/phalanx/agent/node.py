@@ -266,6 +266,8 @@ class Node:
 
     def _set_fence(self, command: Fence) -> None:
         """The machine's clock stands still while this computer is suspended, the keeper's goes on."""
+        if not self._is_fenced:
+            return
         at = None if command.at is None else command.at + self._boot_offset_s
         self._keeper.fence(at)
         self._set_alarm(at)

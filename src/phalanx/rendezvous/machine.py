@@ -19,15 +19,19 @@ from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.leading import LEAD, Leading
 from phalanx.rendezvous.lease import LeaseTimes
 from phalanx.rendezvous.opening import Opening
-from phalanx.rendezvous.part import REGISTER, UNREGISTER, Part
+from phalanx.rendezvous.part import Part
 from phalanx.rendezvous.pending import Pending
 from phalanx.rendezvous.policy import Policy
+from phalanx.rendezvous.registration import REGISTER, UNREGISTER, Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.state import GOING, MemberState, connected, everywhere
 from phalanx.rendezvous.view import JobView
 
 __all__ = ["MemberMachine"]
+
+
+_ABOUT_THE_LEASE = (events.LeaseRenewed, events.LeaseEnded, events.TimePassed)
 
 
 class MemberMachine(Machine[MemberState]):
@@ -41,7 +45,8 @@ class MemberMachine(Machine[MemberState]):
         self._pending = Pending()
         self._job = JobView(self._keys)
         self._leading = Leading(settings, self._keys, policy)
-        self._part = Part(settings, self._keys, self._pending)
+        self._here = Registration(settings, self._keys, self._pending)
+        self._part = Part(settings, self._keys, self._pending, self._here)
         self._is_host = False
         self._opening = Opening(settings)
         self._drained_at = 0.0
@@ -69,9 +74,7 @@ class MemberMachine(Machine[MemberState]):
     def step(self, event: object, now: float) -> list[Any]:
         """As the base, and first of all: whoever slept too long has lost the right to do anything else."""
         late: list[Any] = []
-        if self._is_too_late(now) and not isinstance(
-            event, events.LeaseRenewed | events.LeaseEnded | events.TimePassed
-        ):
+        if self._is_too_late(now) and not isinstance(event, _ABOUT_THE_LEASE):
             late = self._fall_silent(now)
         commands = super().step(event, now)
         self.deadline = self._next_deadline(now)
@@ -82,10 +85,7 @@ class MemberMachine(Machine[MemberState]):
 
     # Opening
 
-    def _begin(self, event: events.MeetingBegan, now: float) -> list[Any]:
-        return self._open(now)
-
-    def _open(self, now: float) -> list[Any]:
+    def _open(self, _event: object, now: float) -> list[Any]:
         self.state = MemberState.OPENING
         self._opening.begin(now, heard_at=self._lease.renewed_at)
         self._said_waiting = ""
@@ -103,29 +103,31 @@ class MemberMachine(Machine[MemberState]):
         self._lease.renew(event.sent_at)
         if not self._keys.run_id:
             self._keys.name(event.run_id)
-        self._part.leased(event)
-        return [events.StartWatch(self._keys.job), self._part.register()]
+        self._here.leased(event)
+        return [events.StartWatch(self._keys.job), self._register()]
 
-    def _not_reached(self, event: events.StoreNotReached, now: float) -> list[Any]:
+    def _not_reached(self, event: events.StoreNotReached, now: float) -> None:
         self._opening.failed(event.reason)
-        return []
 
     def _registered(self, event: events.Transacted, now: float) -> list[Any]:
         self._pending.answered(event.purpose, succeeded=event.succeeded)
         if event.purpose == UNREGISTER:
-            return [self._part.register()]
-        if self._part.was_registered(event):
+            return [self._register()]
+        if self._here.was_registered(event):
             if self.state is MemberState.REGISTERING:
                 self.state = MemberState.PRESENT
             return self._reconcile(now)
         if self.state is MemberState.SILENT:
             return []
-        commands, failure = self._part.not_registered(event, now)
+        commands, failure = self._here.not_registered(event, now)
         return commands if failure is None else self._fail(failure)
+
+    def _register(self) -> events.Transact:
+        return self._here.register(is_leaving=self._part.is_leaving, is_busy=self._part.running is not None)
 
     def _register_again(self, event: events.TransactionUnclear, now: float) -> list[Any]:
         self._pending.unclear(event.purpose)
-        return [self._part.register()] if event.purpose in (REGISTER, UNREGISTER) else []
+        return [self._register()] if event.purpose in (REGISTER, UNREGISTER) else []
 
     # The lease
 
@@ -133,10 +135,10 @@ class MemberMachine(Machine[MemberState]):
         self._lease.renew(event.sent_at)
         commands = self._part.fence(self._lease.fenced_at)
         if self.state is MemberState.SILENT and not self._lease.is_silent(now):
-            self.state = MemberState.PRESENT if self._part.registration else MemberState.REGISTERING
+            self.state = MemberState.PRESENT if self._here.revision else MemberState.REGISTERING
             commands.append(events.Told("the store answers again"))
             if self.state is MemberState.REGISTERING and not self._pending.is_under_way():
-                commands.append(self._part.register())
+                commands.append(self._register())
         if self._lease.is_silent(now):
             return commands
         if event.number is not None and not (self._part_ended or self._is_decided or self._has_failed):
@@ -167,8 +169,7 @@ class MemberMachine(Machine[MemberState]):
         if self._part_ended:
             return self._close()
         stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s, is_own=True)
-        self._part.remember()
-        return [events.Told(f"{reason}: joining again"), *stop, *self._open(now)]
+        return [events.Told(f"{reason}: joining again"), *stop, *self._open(None, now)]
 
     def _store_failed(self, event: events.StoreFailed, now: float) -> list[Any]:
         return self._fail(event.reason)
@@ -211,7 +212,7 @@ class MemberMachine(Machine[MemberState]):
         if event.purpose == LEAD:
             if event.succeeded:
                 self._leading.succeeded(event.revision)
-        elif not event.succeeded and self._part.has_lost_registration(event):
+        elif not event.succeeded and self._here.is_lost(event):
             return self._lease_ended(events.LeaseEnded(), now)
         elif event.succeeded:
             self._part.succeeded(event)
@@ -292,9 +293,8 @@ class MemberMachine(Machine[MemberState]):
         self.state = MemberState.CLOSING
         return [events.CloseSession()]
 
-    def _closed(self, event: events.SessionClosed, now: float) -> list[Any]:
+    def _closed(self, event: events.SessionClosed, now: float) -> None:
         self.state = MemberState.CLOSED
-        return []
 
     # Time
 
@@ -307,8 +307,8 @@ class MemberMachine(Machine[MemberState]):
     def _time_passed(self, event: events.TimePassed, now: float) -> list[Any]:
         if self._is_too_late(now):
             return self._fall_silent(now)
-        if self._part.register_at is not None and now >= self._part.register_at:
-            return [self._part.register()]
+        if self._here.again_at is not None and now >= self._here.again_at:
+            return [self._register()]
         return self._reconcile(now)
 
     def _silent_time(self, event: events.TimePassed, now: float) -> list[Any]:
@@ -325,7 +325,7 @@ class MemberMachine(Machine[MemberState]):
         if self.state is MemberState.OPENING and not self._has_failed:
             times = [self._opening.deadline]
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
-            times = [self._lease.silent_at, self._part.register_at]
+            times = [self._lease.silent_at, self._here.again_at]
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
@@ -374,7 +374,7 @@ class MemberMachine(Machine[MemberState]):
     # The table
 
     table: ClassVar[dict[type, dict[MemberState, Arrow | Void]]] = {
-        events.MeetingBegan: {MemberState.IDLE: _begin},
+        events.MeetingBegan: {MemberState.IDLE: _open},
         events.SessionOpened: {MemberState.OPENING: _opened, **GOING},
         events.StoreNotReached: {MemberState.OPENING: _not_reached, **GOING},
         events.StoreFailed: everywhere(_store_failed),

@@ -17,22 +17,20 @@ from phalanx.rendezvous.events import (
     Read,
     ReleasePort,
     RoundFormed,
-    SessionOpened,
     StopRound,
     Told,
-    Transact,
     Transacted,
 )
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.pending import Pending
 from phalanx.rendezvous.ranks import round_of
+from phalanx.rendezvous.registration import Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.rendezvous.stored import (
     BadRecord,
     Joined,
     Members,
-    NodeRecord,
     Outcome,
     Phase,
     Report,
@@ -41,16 +39,11 @@ from phalanx.rendezvous.stored import (
     encode,
 )
 from phalanx.rendezvous.view import JobView
-from phalanx.store.port import Compare, Delete, Field, Get, Operation, Put
+from phalanx.store.port import Compare, Delete, Field, Put
 
-__all__ = ["REGISTER", "UNREGISTER", "Part"]
-
-NAME_TAKEN_LEASES = 2.0
-NAME_RETRY_S = 1.0
+__all__ = ["Part"]
 
 # Purposes of transactions
-REGISTER = "register"
-UNREGISTER = "unregister"
 CAMPAIGN = "campaign"
 JOIN = "join"
 LEAVE = "leave"
@@ -61,18 +54,13 @@ REPORT = "report "  # and the kind of it
 class Part:
     """See the module's docstring. ``running`` is the round whose workers may be alive here."""
 
-    def __init__(self, settings: MembershipSettings, keys: JobKeys, pending: Pending) -> None:
+    def __init__(
+        self, settings: MembershipSettings, keys: JobKeys, pending: Pending, here: Registration
+    ) -> None:
         self._settings = settings
         self._keys = keys
         self._pending = pending
-        self._lease = 0
-        self._former_leases: set[int] = set()
-        self._address = self._outside_address = ""
-        self.register_at: float | None = None
-        """When to try again to register."""
-        self._name_taken_since: float | None = None
-        self.registration = 0
-        """The create-revision of this life's registration; 0: not registered."""
+        self._here = here
         self.is_leaving = False
         self._has_told_leaving = False
         self._gives_up_leading = False
@@ -90,25 +78,16 @@ class Part:
         self._is_stopping = False
         self._last: Round | None = None
         self._seen: RoundRecord | None = None
-        self._remembered = NodeRecord(host="", address="", slots=0)  # what a store without data must be told
         # What is to be told about the round ``_mine``
         self._reports: dict[str, bytes] = {}
         self._told: set[str] = set()
         self._checkpoint: int | None = None
         self.barrier_at: float | None = None
 
-    # Registering
-
-    def leased(self, event: SessionOpened) -> None:
-        """A new lease, for a new life."""
-        self._lease = event.lease
-        self._former_leases.add(event.lease)
-        self._address = self._settings.local_addr or event.address
-        self._outside_address = event.outside_address
-
     def unregistered(self) -> None:
         """The lease is over, and all that was written under it."""
-        self.registration = 0
+        self._here.remember(self._seen, self._last)
+        self._here.ended()
         self._has_told_leaving = False
         self._campaigned_at = 0
         self._joined = self._join_tried = self._read = 0
@@ -118,104 +97,21 @@ class Part:
         self._told.clear()
         self.barrier_at = None
 
-    def remember(self) -> None:
-        """A life of this node is over: the next registration tells what it knows of the job.
-
-        Only a store that has lost its data needs to be told; who has registered anew cannot know whether it has.
-        """
-        if self._seen is not None:
-            self._remembered = NodeRecord(
-                host="",
-                address="",
-                slots=0,
-                last_round=self._seen.number,
-                last_restart_count=self._seen.restart_count,
-                last_ran=0 if self._last is None else self._last.number,
-                last_group_rank=-1 if self._last is None else self._last.group_rank,
-                last_group_world_size=0 if self._last is None else self._last.group_world_size,
-            )
-
-    def register(self) -> Transact:
-        """Say that this node is here."""
-        self.register_at = None
-        key = self._keys.here(self._settings.node_id)
-        return self._send(
-            REGISTER,
-            (Compare(key, Field.CREATE_REVISION, 0),),
-            (Put(key, encode(self._node_record()), self._lease),),
-        )
-
-    def was_registered(self, event: Transacted) -> bool:
-        """Whether the answer to ``register`` says that we are, now or by an attempt that seemed to have failed."""
-        if event.succeeded:
-            self.registration = event.revision
-            return True
-        found = event.results[0][0] if event.results and event.results[0] else None
-        if found is not None and found.lease == self._lease:
-            self.registration = found.create_revision
-            return True
-        return False
-
-    def not_registered(self, event: Transacted, now: float) -> tuple[list[Any], str | None]:
-        """Somebody else is registered by this name: what to do about it, or the sentence with which to give up."""
-        found = event.results[0][0] if event.results and event.results[0] else None
-        if found is None:
-            return [self.register()], None
-        if found.lease in self._former_leases:  # an earlier life of this process
-            guard = Compare(found.key, Field.CREATE_REVISION, found.create_revision)
-            return [self._send(UNREGISTER, (guard,), (Delete(found.key),))], None
-        # A predecessor that was killed is gone after one lease; who is still there then is alive.
-        self._name_taken_since = now if self._name_taken_since is None else self._name_taken_since
-        if now < self._name_taken_since + NAME_TAKEN_LEASES * self._settings.ttl_s:
-            self.register_at = now + NAME_RETRY_S
-            return [], None
-        try:
-            host = decode(NodeRecord, found.value).host
-        except BadRecord:
-            host = "an unknown host"
-        rank = self._settings.order_hint
-        taken = f"another agent, on {host}, has the node rank {rank} of this job"
-        return [], f"{taken}; each node needs a --node-rank of its own"
-
-    def has_lost_registration(self, event: Transacted) -> bool:
-        """Whether a guard failed because the registration is gone, which only the end of the lease explains."""
-        if not event.results:
-            return False
-        found = event.results[0][0] if event.results[0] else None
-        return found is None or found.create_revision != self.registration
-
-    def _node_record(self) -> NodeRecord:
-        remembered = self._remembered
-        return NodeRecord(
-            host=self._settings.host,
-            address=self._address,
-            outside_address=self._outside_address,
-            boot_id=self._settings.boot_id,
-            slots=self._settings.slots,
-            order_hint=self._settings.order_hint,
-            topology=self._settings.topology,
-            is_leaving=self.is_leaving,
-            is_busy=self.running is not None,
-            last_round=remembered.last_round,
-            last_restart_count=remembered.last_restart_count,
-            last_ran=remembered.last_ran,
-            last_group_rank=remembered.last_group_rank,
-            last_group_world_size=remembered.last_group_world_size,
-        )
-
     # Leading
 
     def is_leading(self, job: JobView) -> bool:
         """Whether the leader's key is this life's."""
         leader = job.leader
-        return leader is not None and leader.lease == self._lease and leader.value == self._name
+        return leader is not None and leader.lease == self._here.lease and leader.value == self._here.name
 
     def campaign(self, job: JobView) -> list[Any]:
         """Become leader if nobody is."""
         if job.leader is not None or self.is_leaving or job.revision < self._campaigned_at:
             return []
         absent = Compare(self._keys.leader, Field.CREATE_REVISION, 0)
-        return self._try(CAMPAIGN, (absent,), (Put(self._keys.leader, self._name, self._lease),))
+        return self._here.attempt(
+            CAMPAIGN, (absent,), (Put(self._keys.leader, self._here.name, self._here.lease),)
+        )
 
     # The round
 
@@ -258,9 +154,9 @@ class Part:
             return [HoldPort(record.number)]
         key = self._keys.joined(record.number, self._settings.node_id)
         still = Compare(self._keys.round, Field.MOD_REVISION, job.round_revision)
-        value = encode(Joined(registration=self.registration, port=self._port.port))
+        value = encode(Joined(registration=self._here.revision, port=self._port.port))
         self._join_tried = record.number
-        return self._try(JOIN, (still,), (Put(key, value, self._lease),))
+        return self._here.attempt(JOIN, (still,), (Put(key, value, self._here.lease),))
 
     def port_held(self, event: PortHeld) -> None:
         """A port for rank 0, should this node get it."""
@@ -279,7 +175,7 @@ class Part:
                 members = decode(Members, event.kv.value).members
             except BadRecord as reason:
                 return [Told(f"round {record.number} cannot be read: {reason}")]
-        settled = round_of(record, members, self._settings.node_id, self.registration)
+        settled = round_of(record, members, self._settings.node_id, self._here.revision)
         if settled is None:
             nodes = f"{len(members)} node{'s' if len(members) != 1 else ''}"
             spare = f"round {record.number} has its {nodes}: this one is a spare"
@@ -299,13 +195,13 @@ class Part:
             return []
         self._is_confirmed = True
         self.running = self._last = self._mine
-        self._running_registration = self.registration
+        self._running_registration = self._here.revision
         self._is_stopping = False
         return [Fence(fenced_at), RoundFormed(self._mine)]
 
     def fence(self, fenced_at: float | None) -> list[Any]:
         """After a renewal. Workers of an earlier life are not this lease's: their fence stays where it is."""
-        if self.running is None or self._running_registration != self.registration or fenced_at is None:
+        if self.running is None or self._running_registration != self._here.revision or fenced_at is None:
             return []
         return [Fence(fenced_at)]
 
@@ -322,7 +218,7 @@ class Part:
         """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""
         if self.running is None:
             return []
-        if self._running_registration == self.registration:
+        if self._running_registration == self._here.revision:
             self.report("outcome", encode(report))
             if report.outcome is Outcome.SUCCEEDED and self._settings.exit_barrier_s is not None:
                 self.barrier_at = now + self._settings.exit_barrier_s
@@ -353,16 +249,16 @@ class Part:
             assert self._mine is not None
             key = self._keys.report(self._mine.number, self._settings.node_id, kind)
             unsaid = Compare(key, Field.CREATE_REVISION, 0)
-            commands += self._try(REPORT + kind, (unsaid,), (Put(key, self._reports[kind]),))
+            commands += self._here.attempt(REPORT + kind, (unsaid,), (Put(key, self._reports[kind]),))
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
-            commands += self._try(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
+            commands += self._here.attempt(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
         # A campaign that was under way may be won after this was told, and nobody would lead.
         is_elected = self.is_leading(job) and job.revision >= self._campaigned_at
         if self.is_leaving and (not self._has_told_leaving or is_elected):
-            here = Put(self._keys.here(self._settings.node_id), encode(self._node_record()), self._lease)
+            here = self._here.put(is_leaving=True, is_busy=self.running is not None)
             leader = (Delete(self._keys.leader),) if is_elected else ()
-            if sent := self._try(LEAVE, (), (here, *leader)):
+            if sent := self._here.attempt(LEAVE, (), (here, *leader)):
                 self._gives_up_leading = is_elected
                 commands += sent
         return commands
@@ -392,21 +288,3 @@ class Part:
         """A guard failed, and not that of the registration."""
         if event.purpose.startswith(REPORT):  # an attempt that seemed to have failed has written it
             self._told.add(event.purpose.removeprefix(REPORT))
-
-    # Sending
-
-    @property
-    def _name(self) -> bytes:
-        return self._settings.node_id.encode()
-
-    def _try(self, purpose: str, guards: tuple[Compare, ...], then: tuple[Operation, ...]) -> list[Transact]:
-        """A transaction of this life of the node, unless it is under way or would fail again."""
-        if not self._pending.may_send(purpose):
-            return []
-        here = self._keys.here(self._settings.node_id)
-        alive = Compare(here, Field.CREATE_REVISION, self.registration)
-        return [self._send(purpose, (alive, *guards), then)]
-
-    def _send(self, purpose: str, guards: tuple[Compare, ...], then: tuple[Operation, ...]) -> Transact:
-        self._pending.sent(purpose)
-        return Transact(purpose, guards, then, otherwise=(Get(self._keys.here(self._settings.node_id)),))
