@@ -157,9 +157,10 @@ def report_of(machine: AgentMachine, others: Others, now: float) -> tuple[Outcom
 def end_of(machine: AgentMachine, commands: list[Any], now: float = 100) -> Verdict:
     """The verdict of an agent whose part is over, once the store is left."""
     assert events.CloseSession() in commands
-    assert machine.state is AgentState.CLOSING
+    states = [machine.state]
     finish = only(machine.step(events.SessionClosed(), now), Finish)
-    assert machine.state is AgentState.ENDED
+    states.append(machine.state)
+    assert states == [AgentState.CLOSING, AgentState.ENDED]
     assert machine.deadline is None
     verdict: Verdict = finish.verdict
     return verdict
@@ -525,7 +526,7 @@ EVENTS: list[object] = [
     DeadlinePassed(),
     EvidenceCollected(()),
 ]
-_TO_RUN = [JobBegan(), Noticed((events.RoundFormed(a_round(1)),)), WorkersSpawned(PIDS)]
+_TO_RUN: list[object] = [JobBegan(), Noticed((events.RoundFormed(a_round(1)),)), WorkersSpawned(PIDS)]
 
 
 def agent_in(state: AgentState) -> AgentMachine:
