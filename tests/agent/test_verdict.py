@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.agent.verdict import Ending, Failure, exit_status, first_failure, judge
+from phalanx.agent.verdict import Ending, Failure, exit_status, first_failure, first_of_nodes, judge
 
 
 def failed(rank: int, **facts: object) -> Failure:
@@ -88,3 +88,59 @@ def test_the_cause_does_not_depend_on_the_order_of_the_evidence(failures: list[F
     assert backward is not None
     assert (forward.rank, forward.first_sign_at) == (backward.rank, backward.first_sign_at)
     assert not forward.is_collateral or all(one.is_collateral for one in failures)
+
+
+def test_between_nodes_the_revision_of_the_first_sign_decides_and_no_clock() -> None:
+    early, late = failed(4, exited_at=900.0), failed(0, exited_at=1.0)
+    assert first_of_nodes([([late], 12), ([early], 11)]) is early
+    assert first_of_nodes([([late], 12), ([early], None)]) is late
+    assert first_of_nodes([]) is None
+    assert first_of_nodes([((), 3)]) is None
+
+
+def test_inside_of_a_node_its_own_clock_decides() -> None:
+    first, second = failed(4, exited_at=5.0), failed(0, exited_at=6.0)
+    assert first_of_nodes([([second, first], 11)]) is first
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        "RuntimeError: Connection reset by peer",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+        "torch.distributed.DistBackendError: NCCL error",
+        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
+    ],
+)
+def test_a_symptom_of_a_broken_connection_yields_to_any_other_failure(summary: str) -> None:
+    symptom, cause = failed(0, summary=summary), failed(1, summary="KeyError: 3")
+    assert symptom.is_secondary
+    assert not cause.is_secondary
+    assert first_of_nodes([([symptom], 5), ([cause], 9)]) is cause
+
+
+def test_a_symptom_is_found_in_the_details_too() -> None:
+    assert failed(0, summary="RuntimeError: x", details="... Connection reset by peer ...").is_secondary
+
+
+def test_what_the_launcher_stopped_yields_to_a_symptom() -> None:
+    stopped = failed(0, stopped_at=1.0)
+    symptom = failed(1, summary="broken pipe")
+    assert first_of_nodes([([stopped], 1), ([symptom], 9)]) is symptom
+
+
+@given(
+    st.permutations(
+        [
+            ([failed(0)], 7),
+            ([failed(2, summary="broken pipe")], 3),
+            ([failed(4, stopped_at=1.0)], 1),
+            ([failed(6)], None),
+            ([failed(8)], 7),
+        ]
+    )
+)
+def test_every_node_finds_the_same_cause(nodes: list[tuple[list[Failure], int | None]]) -> None:
+    found = first_of_nodes(nodes)
+    assert found is not None
+    assert found.rank == 0
