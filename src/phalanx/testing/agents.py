@@ -12,7 +12,7 @@ from typing import Any
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan
 from phalanx.agent.group import StopAsked
-from phalanx.agent.machine import AgentMachine, AgentState
+from phalanx.agent.machine import AgentMachine
 from phalanx.agent.policy import leader_policy
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
@@ -63,7 +63,7 @@ class SimulatedAgent:
         self.on_over: list[Callable[[], None]] = []
         self.loop = NodeLoop(node.timeline, node.clock, lag_s=lambda: rng.uniform(0.0, self.slowness_s))
         self.loop.set_exception_handler(self._on_loop_error)
-        self._keeper = Keeper(node, name, self._keeper_gone)
+        self._keeper = Keeper(node, name)
         self._processes: SimulatedProcesses | None = None
         trace.add(AgentStarted(name))
         self.loop.create_task(self._main())
@@ -137,7 +137,7 @@ class SimulatedAgent:
             grace_s=self._grace_s,
             straggler_s=settings.straggler_s,
         )
-        driver = self.driver = Driver(machine)
+        driver = self.driver = Driver(machine, look_first=self._look_first)
         session = Session(self._open, driver.post, ttl_s=settings.ttl_s, on_bug=driver.found_bug)
         processes = self._processes = SimulatedProcesses(
             self.name,
@@ -148,6 +148,7 @@ class SimulatedAgent:
             self._workload,
             self._trace,
             nproc=settings.slots,
+            ttl_s=settings.ttl_s,
         )
         driver.bind(processes.perform, session.perform)
         driver.post(JobBegan())
@@ -168,6 +169,9 @@ class SimulatedAgent:
         else:
             self._end_job()
 
+    def _look_first(self) -> list[object]:
+        return [] if self._processes is None else self._processes.look_at_the_clocks()
+
     async def _open(self) -> Store:
         return await self._open_store(self)
 
@@ -176,11 +180,6 @@ class SimulatedAgent:
             self.driver.post(StopAsked(signal, self._grace_s))
         else:
             self.kill()  # the default action: it has no handler yet
-
-    def _keeper_gone(self) -> None:
-        if self.driver is not None and self.driver.machine.state is not AgentState.ENDED and not self.is_over:
-            assert self._processes is not None
-            self.loop.call_soon(self._processes.say, "the keeper process is gone")
 
     def _on_loop_error(self, _loop: object, context: dict[str, Any]) -> None:
         assert self.driver is not None

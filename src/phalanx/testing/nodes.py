@@ -10,6 +10,7 @@ from random import Random
 from signal import SIGKILL, SIGTERM
 from typing import Protocol
 
+from phalanx.testing.loop import HAIR_S
 from phalanx.testing.timeline import Entry, NodeClock, Timeline
 
 __all__ = ["Keeper", "Node", "Process", "ProcessLife"]
@@ -143,48 +144,55 @@ class Node:
 
 
 class Keeper:
-    """Kills a job's processes when its agent is gone or the fence falls. ``gone`` is told when it has."""
+    """Kills a job's processes when its agent is gone, and then goes; or when the fence falls, and then stays."""
 
-    def __init__(self, node: Node, job: str, gone: Callable[[], None]) -> None:
+    def __init__(self, node: Node, job: str) -> None:
         self._node = node
         self._job = job
-        self._gone = gone
         self._fence: Entry | None = None
         self.is_gone = False
         node.keepers.append(self)
 
     def fence(self, deadline: float | None) -> None:
-        """Kill the job when the node's boot-time clock shows ``deadline``; None: never."""
+        """Kill the job when the node's boot-time clock shows ``deadline``; None: never.
+
+        A fence that has fallen and still finds processes is over with the next one.
+        """
         if self._fence is not None:
             self._fence.cancel()
             self._fence = None
         if deadline is None or self.is_gone:
             return
-        due = max(self._node.timeline.now, self._node.clock.true_at_boottime(deadline))
-        delay_s = due - self._node.timeline.now
-        self._fence = self._node.after(delay_s, self._fall, "the fence fell")
+        due = max(self._node.timeline.now, self._node.clock.true_at_boottime(deadline) + HAIR_S)
+        self._fence = self._node.after(due - self._node.timeline.now, self._fall)
 
     def agent_is_gone(self) -> None:
         """The agent has died without saying that all is done."""
-        self._node.after(self._node.rng.uniform(*KEEPER_WAKE_S), self._fall, "its agent died")
+        self._node.after(self._node.rng.uniform(*KEEPER_WAKE_S), self._end_job)
 
     def done(self) -> None:
         """The job has ended in order."""
-        if self._fence is not None:
-            self._fence.cancel()
+        self.fence(None)
         self._leave()
 
-    def _fall(self, why: str) -> None:
+    def _fall(self) -> None:
+        if not self.is_gone and self._kill_all("the fence fell"):
+            self._fence = self._node.after(max(DEATH_S), self._fall)  # it scans until it finds none
+
+    def _end_job(self) -> None:
         if self.is_gone:
             return
+        if self._kill_all("its agent died"):
+            self._node.after(max(DEATH_S), self._end_job)
+        else:
+            self.done()
+
+    def _kill_all(self, why: str) -> bool:
+        """Whether there was anybody."""
         members = self._node.of_job(self._job)
-        if not members:
-            self._leave()
-            self._gone()
-            return
         for process in members:
             process.signal(SIGKILL, f"killed by the keeper: {why}")
-        self._node.after(max(DEATH_S), self._fall, why)  # it scans until it finds none
+        return bool(members)
 
     def _leave(self) -> None:
         self.is_gone = True

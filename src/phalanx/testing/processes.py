@@ -25,16 +25,19 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.verdict import Failure
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
-from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, ReleasePort
+from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, ReleasePort, Slept
 from phalanx.rendezvous.round import Round
-from phalanx.testing.loop import NodeLoop
+from phalanx.testing.loop import HAIR_S, NodeLoop
 from phalanx.testing.nodes import Keeper, Node
+from phalanx.testing.timeline import Entry
 from phalanx.testing.trace import Line, Trace
 from phalanx.testing.workload import Employer, Worker, Workload
 
 __all__ = ["SimulatedProcesses"]
 
 CHANNEL_S = (0.0002, 0.005)  # from an exception to the agent, over the socket
+ALARM_BEFORE_FENCE = 0.3  # of the ttl; this and the next are agent/node.py's
+SLEPT_MIN_S = 0.05
 DRAIN_S = (0.0, 0.1)  # logs and error files
 
 
@@ -52,6 +55,7 @@ class SimulatedProcesses:
         trace: Trace,
         *,
         nproc: int,
+        ttl_s: float,
     ) -> None:
         self._agent = agent
         self._node = node
@@ -67,7 +71,9 @@ class SimulatedProcesses:
         self._recorded_at: dict[int, float] = {}
         self._is_watching_tree = False
         self._next_port = 29400 + node.rng.randrange(1000)
+        self._ttl_s = ttl_s
         self._boot_offset_s = self._offset_s()
+        self._alarm: Entry | None = None
         self.perform: dict[type, Callable[[Any], None]] = {
             AnnounceStop: _nothing,
             CollectEvidence: self._collect_evidence,
@@ -123,9 +129,28 @@ class SimulatedProcesses:
             self.say(f"process {process.pid} was killed and the kernel does not let it go")
 
     def _set_fence(self, command: Fence) -> None:
-        # As agent/node.py: what the machine slept since the last fence is counted against it.
-        offset_s, self._boot_offset_s = self._boot_offset_s, self._offset_s()
-        self._keeper.fence(None if command.at is None else command.at + offset_s)
+        """As ``agent/node.py``, with an alarm by boot time that is early enough to renew the lease."""
+        at = None if command.at is None else command.at + self._boot_offset_s
+        self._keeper.fence(at)
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if at is not None:
+            due = self._node.clock.true_at_boottime(at - self._ttl_s * ALARM_BEFORE_FENCE) + HAIR_S
+            self._alarm = self._node.after(due - self._node.timeline.now, self._loop.call_soon, self._ring)
+
+    def _ring(self) -> None:
+        for event in self.look_at_the_clocks():
+            self._driver.post(event)
+
+    def look_at_the_clocks(self) -> list[object]:
+        """Whether the node was suspended since the last look."""
+        offset_s = self._offset_s()
+        slept_s = offset_s - self._boot_offset_s
+        if slept_s < SLEPT_MIN_S:
+            return []
+        self._boot_offset_s = offset_s
+        return [Slept(slept_s)]
 
     def _offset_s(self) -> float:
         return self._node.clock.boottime() - self._node.clock.monotonic()
