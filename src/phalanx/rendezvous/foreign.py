@@ -67,11 +67,11 @@ class ForeignSession:
         self._info: RendezvousInfo | None = None
         self._task: asyncio.Task[None] | None = None
         self.perform: dict[type, Callable[[Any], None]] = {
-            AwaitOthers: lambda command: self._begin(self._await_others(command)),
-            CloseHandler: lambda _: self._begin(self._close()),
+            AwaitOthers: lambda command: self._begin(self._await_others, command),
+            CloseHandler: lambda command: self._begin(self._close, command),
             LeaveHandler: self._leave,
-            Meet: lambda command: self._begin(self._meet(command)),
-            WatchNodes: lambda _: self._begin(self._watch_nodes()),
+            Meet: lambda command: self._begin(self._meet, command),
+            WatchNodes: lambda command: self._begin(self._watch_nodes, command),
         }
 
     @property
@@ -86,20 +86,20 @@ class ForeignSession:
 
     # One thing at a time
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Callable[[Any], Coroutine[Any, Any, None]], command: object) -> None:
         self._stop()
-        self._task = asyncio.get_running_loop().create_task(self._guarded(work))
+        self._task = asyncio.get_running_loop().create_task(self._guarded(work, command))
 
     def _stop(self) -> None:
         if self._task is not None and self._task is not asyncio.current_task():
             self._task.cancel()
         self._task = None
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _guarded(self, work: Callable[[Any], Coroutine[Any, Any, None]], command: object) -> None:
         try:
-            await work
+            await work(command)
         except Exception as error:  # noqa: BLE001 # a task's border: nobody awaits it
-            self._on_bug(error, work)
+            self._on_bug(error, command)
 
     # Meeting
 
@@ -141,7 +141,7 @@ class ForeignSession:
 
     # While workers run, and after
 
-    async def _watch_nodes(self) -> None:
+    async def _watch_nodes(self, command: WatchNodes) -> None:
         while not await self._have_nodes_arrived():  # noqa: ASYNC110 # the interface has nothing that can be waited for
             await asyncio.sleep(self._interval_s)
 
@@ -180,7 +180,7 @@ class ForeignSession:
 
     # Going
 
-    async def _close(self) -> None:
+    async def _close(self, command: CloseHandler) -> None:
         reason = ""
         try:
             async with asyncio.timeout(CLOSE_WITHIN_S):
