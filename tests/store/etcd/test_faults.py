@@ -51,7 +51,8 @@ class Load:
                 await self._has_counted.wait()
 
     async def keep(self, lease: int) -> None:
-        while not self.is_over:
+        """Renew the lease until cancelled. An end of it raises."""
+        while True:
             with contextlib.suppress(Unclear):
                 await self.store.renew(lease)
             await asyncio.sleep(0.5)
@@ -120,14 +121,14 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             await store.put(ALIVE, b"", lease=lease)
             watch = store.watch("/t/", start)
             tasks = [
-                asyncio.ensure_future(work)
-                for work in (load.keep(lease), load.count("a"), load.count("b"), load.write_once())
+                asyncio.ensure_future(work) for work in (load.count("a"), load.count("b"), load.write_once())
             ]
+            keeping = asyncio.ensure_future(load.keep(lease))
             seeing = asyncio.ensure_future(load.see(watch))
             await fail_in_turn(members, load)
             load.is_over = True
             await asyncio.gather(*tasks)
-            await eventually(lambda: store.renew(lease))  # it has never ended
+            assert not keeping.done(), keeping.exception()
             end = await eventually(lambda: store.put(END, b""))
             async with asyncio.timeout(PATIENCE_S):
                 await seeing
@@ -137,6 +138,7 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             assert int(counter.value) == len(done.items) >= load.counted > 300
             alive = await store.get(ALIVE)
             assert alive is not None
+            keeping.cancel()
             once = await store.list(ONCE)
             assert {item.version for item in once.items} == {1}
             assert {item.key for item in once.items} >= set(load.certain)

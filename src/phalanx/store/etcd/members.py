@@ -30,6 +30,7 @@ class Members:
         self._next: deque[tuple[Endpoint, str]] = deque()
         self._choosing = asyncio.Lock()
         self._left: set[Connection] = set()
+        self._is_closed = False
         self.current: Connection | None = None
 
     @property
@@ -42,7 +43,11 @@ class Members:
         if self.current is None:
             async with self._choosing:
                 if self.current is None:
-                    self.current = await self._choose()
+                    chosen = await self._choose()
+                    if self._is_closed:  # while names were looked up
+                        chosen.retire()
+                        raise NotDone("closed")
+                    self.current = chosen
         return self.current
 
     def leave(self, connection: Connection | None) -> None:
@@ -53,7 +58,8 @@ class Members:
             connection.retire()
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close what is open, for good."""
+        self._is_closed = True
         self.leave(self.current)
         for connection in self._left:
             await connection.close()
