@@ -609,7 +609,6 @@ def pairs(event: str, *states: str) -> set[tuple[str, str]]:
 # events of the group that only the agent's machine makes are not the agent's own.
 AGENT_IMPOSSIBLE = {
     *pairs("JobBegan", "WAITING", "RUNNING", "LEAVING", "COLLECTING", "CLOSING"),
-    *pairs("Noticed", "NEW"),
     *pairs("WorkersSpawned", "NEW", "WAITING", "COLLECTING", "CLOSING", "ENDED"),
     *pairs("SpawnFailed", "NEW", "WAITING", "COLLECTING", "CLOSING", "ENDED"),
     *pairs("WorkersExited", "NEW"),

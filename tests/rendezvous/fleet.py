@@ -400,6 +400,7 @@ class Link:
             events.Read: self._read,
             events.Transact: self._transact,
             events.ConfirmLease: self._confirm,
+            events.RenewLease: lambda _: self._renew(None),
         }
 
     # For stories

@@ -36,7 +36,6 @@ def gone(key: str, revision: int = 9) -> Change:
 
 def test_the_job_is_what_was_listed_and_then_changed() -> None:
     job = JobView(KEYS)
-    assert not job.is_listed
     job.listed(7, [kv(KEYS.leader, b"a"), kv(KEYS.round, encode(ROUND), 6), kv(f"{KEYS.job}signals/1")])
     assert job.is_listed
     assert job.round == ROUND
