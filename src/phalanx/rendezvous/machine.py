@@ -365,11 +365,10 @@ class MemberMachine(Machine[MemberState]):
         return [*self._leading.end(), *self._part.campaign(self._job)]
 
     def _say_waiting(self) -> list[Any]:
-        text = self._job.waiting.text if self._job.waiting is not None else ""
-        if text == self._said_waiting or not text:
-            return []
-        self._said_waiting = text
-        return [events.Told(f"waiting: {text}")]
+        text = "" if self._job.waiting is None else self._job.waiting.text
+        is_news = bool(text) and text != self._said_waiting
+        self._said_waiting = text or self._said_waiting
+        return [events.Told(f"waiting: {text}")] if is_news else []
 
     # The table
 

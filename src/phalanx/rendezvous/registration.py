@@ -82,7 +82,7 @@ class Registration:
     def register(self, *, is_leaving: bool, is_busy: bool) -> Transact:
         """Say that this node is here."""
         self.again_at = None
-        return self._send(
+        return self.send(
             REGISTER,
             (Compare(self._key, Field.CREATE_REVISION, 0),),
             (self.put(is_leaving=is_leaving, is_busy=is_busy),),
