@@ -13,6 +13,12 @@ from phalanx.cli.words import read_words
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of
 from phalanx.launcher.members import fingerprint
 from phalanx.launcher.options import RunOptions
+from phalanx.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    rendezvous_handler_registry,
+)
 from phalanx.rendezvous.settings import Growth
 
 C10D = ("--nnodes=2:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node0:29400")
@@ -224,3 +230,66 @@ def test_two_agents_of_one_machine_and_network_know_it() -> None:
     first, second = meet(*C10D).membership, meet(*C10D).membership
     assert first.boot_id == second.boot_id != ""
     assert first.node_id != second.node_id
+
+
+class Handler(RendezvousHandler):
+    """Somebody else's, which shows what it was made of."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        self.params = params
+
+    def get_backend(self) -> str:
+        return "theirs"
+
+    @property
+    def use_agent_store(self) -> bool:
+        return False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        raise NotImplementedError
+
+    def is_closed(self) -> bool:
+        return False
+
+    def set_closed(self) -> None:
+        pass
+
+    def num_nodes_waiting(self) -> int:
+        return 0
+
+    def get_run_id(self) -> str:
+        return self.params.run_id
+
+    def shutdown(self) -> bool:
+        return True
+
+
+rendezvous_handler_registry.register("theirs", Handler)
+
+
+def of_a_plug_in(*words: str, **fields: Any) -> Meeting:
+    return meeting_of(changed(options_of(*words), rdzv_backend="theirs", **fields))
+
+
+@pytest.mark.parametrize("nodes", ["1", "2:4"])
+def test_the_handler_of_a_plug_in_gets_the_words_as_torchrun_would_give_them(nodes: str) -> None:
+    meeting = of_a_plug_in(
+        f"--nnodes={nodes}", "--rdzv-id=7", "--local-addr=me", rdzv_endpoint="a;b", rdzv_conf={"timeout": "x"}
+    )
+    assert meeting.make_handler is not None
+    handler = meeting.make_handler()
+    assert isinstance(handler, Handler)
+    params = handler.params
+    assert (params.backend, params.endpoint, params.run_id, params.local_addr) == ("theirs", "a;b", "7", "me")
+    assert params.config == {"timeout": "x"}
+    assert f"{params.min_nodes}:{params.max_nodes}" == (nodes if ":" in nodes else f"{nodes}:{nodes}")
+
+
+def test_a_plug_ins_job_without_an_id_has_the_same_one_on_every_node() -> None:
+    first, second = of_a_plug_in("--nnodes=2"), of_a_plug_in("--nnodes=2", "--node-rank=1")
+    assert first.run_id() == second.run_id() == first.membership.run_id != ""
+    assert first.run_id() != of_a_plug_in("--nnodes=3").run_id()
+
+
+def test_a_standalone_node_asks_no_plug_in() -> None:
+    assert of_a_plug_in("--standalone").make_handler is None

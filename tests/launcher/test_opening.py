@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -263,3 +265,19 @@ def test_an_id_that_was_used_for_a_job_that_is_over_can_be_used_again(tmp_path: 
         await close(first, second, third)
 
     asyncio.run(run())
+
+
+@pytest.mark.system
+def test_workers_do_not_get_the_secret(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os\nprint(sorted(name for name in os.environ if 'SECRET' in name))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "phalanx", "run", "train.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PHALANX_SECRET": "s3cret"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr

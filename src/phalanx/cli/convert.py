@@ -11,6 +11,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from phalanx.cli.mistakes import nearest
+from phalanx.launcher.plugins import BACKENDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +40,6 @@ __all__ = [
 
 TAIL_BYTES_MAX = 16 << 20
 SECRET_BYTES_MAX = 4096  # a key is 32 bytes; a file that is larger was named by mistake
-_BACKENDS = ("static", "c10d", "etcd", "etcd-v2", "file")
 _YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "f", "no", "n", "off"})
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -197,12 +197,12 @@ def error_handler(raw: str) -> str:
 
 def backend(raw: str) -> str:
     """Return the name of a rendezvous backend: one of ours, or that of an installed plug-in."""
-    if raw not in _BACKENDS:
+    if raw not in BACKENDS:
         from phalanx.launcher.plugins import is_rendezvous_handler
 
         if not is_rendezvous_handler(raw):
             raise ValueError(
-                f"{raw!r} is not one of {', '.join(_BACKENDS)}{nearest(raw, _BACKENDS) or ', nor a plug-in'}"
+                f"{raw!r} is not one of {', '.join(BACKENDS)}{nearest(raw, BACKENDS) or ', nor a plug-in'}"
             )
     return raw
 

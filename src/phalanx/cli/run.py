@@ -198,13 +198,14 @@ def _check_nodes(values: Mapping[str, Any], origins: Mapping[str, str]) -> None:
 
 def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Find what is wrong with the words about other nodes; a plain job on one machine has none."""
-    if (fields["standalone"] or fields["max_nodes"] == 1) and not fields["rdzv_conf"]:
-        return
-    from phalanx.launcher.meeting import MeetingError, meeting_of
+    from phalanx.launcher.meeting import MeetingError, is_alone, meeting_of
     from phalanx.launcher.options import RunOptions
 
+    options = RunOptions(**fields)
+    if is_alone(options) and not options.rdzv_conf:
+        return
     try:
-        meeting = meeting_of(RunOptions(**fields))
+        meeting = meeting_of(options)
     except MeetingError as reason:
         raise UsageError(f"{origins[reason.about]}: {reason}") from None
     for about, sentence in meeting.warnings:

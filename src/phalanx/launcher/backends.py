@@ -6,6 +6,7 @@
 | c10d | hosted by whichever agent can bind the endpoint; three endpoints or five: an etcd cluster of the agents' own |
 | etcd, etcd-v2 | etcd servers that run already |
 | file, or c10d with store_type=file | a shared folder |
+| a plug-in's name | none: its handler meets |
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from contextlib import suppress
 from stat import S_ISDIR
 from typing import TYPE_CHECKING
 
+from phalanx.launcher.conf import Conf
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
 from phalanx.launcher.meeting import Meeting, MeetingError, meeting_of_one, read_settings
 from phalanx.launcher.members import digest, fingerprint, key_part, membership_of, run_id_of
+from phalanx.launcher.plugins import BACKENDS
 from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.store.port import Refused
 
 if TYPE_CHECKING:
     import ssl
 
-    from phalanx.launcher.conf import Conf
     from phalanx.launcher.options import RunOptions
+    from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.etcd.cluster import EtcdCluster
     from phalanx.store.port import Store
 
@@ -40,8 +44,10 @@ _Warnings = tuple[tuple[str, str], ...]
 
 def meeting_of_several(options: RunOptions) -> Meeting:
     """The meeting of a job of several nodes. Raises ``MeetingError``."""
-    conf, warnings = read_settings(options)
     backend = options.rdzv_backend
+    if backend not in BACKENDS:
+        return _plug_in(options)
+    conf, warnings = read_settings(options)
     if backend == "static":
         return _static(options, conf, warnings)
     if options.min_nodes == 1 and backend == "c10d" and options.rdzv_endpoint.endswith(":0"):
@@ -54,9 +60,7 @@ def meeting_of_several(options: RunOptions) -> Meeting:
         return _shared_folder(options, conf, warnings)
     if backend in ("etcd", "etcd-v2"):
         return _etcd(options, conf, warnings)
-    if backend == "c10d":
-        return _c10d(options, conf, warnings)
-    raise MeetingError("rdzv_backend", f"{backend} is a plug-in, and this version cannot use those yet")
+    return _c10d(options, conf, warnings)
 
 
 _STATIC_RANGE = "with the static backend all {} nodes are waited for, and none may leave"
@@ -228,8 +232,6 @@ def _ours() -> str:
 
 
 def _make_ours() -> None:
-    from phalanx.store.port import Refused
-
     with suppress(FileExistsError):
         os.mkdir(_ours(), 0o700)
     found = os.lstat(_ours())
@@ -287,6 +289,37 @@ def _shared(
         master_port_range=conf.master_port_range,
         warnings=warnings,
         forget=forget,
+    )
+
+
+def _plug_in(options: RunOptions) -> Meeting:
+    """A handler that somebody else has written gets the words as torchrun would give them, the settings unread."""
+    run_id = options.run_id or fingerprint(options)[:16]
+
+    def make_handler() -> RendezvousHandler:
+        from phalanx.rendezvous.parameters import RendezvousParameters
+        from phalanx.rendezvous.registry import get_rendezvous_handler
+
+        return get_rendezvous_handler(
+            RendezvousParameters(
+                options.rdzv_backend,
+                options.rdzv_endpoint,
+                run_id,
+                options.min_nodes,
+                options.max_nodes,
+                options.local_addr,
+                **{"timeout": 900, **options.rdzv_conf},  # as torchrun's launcher adds it
+            )
+        )
+
+    async def no_store() -> Store:
+        raise Refused(f"The rendezvous handler {options.rdzv_backend!r} has no store of ours.")
+
+    return Meeting(
+        membership=membership_of(options, Conf(), run_id=run_id),
+        open_store=no_store,
+        run_id=lambda: run_id,
+        make_handler=make_handler,
     )
 
 

@@ -47,6 +47,11 @@ def run_command(options: RunOptions) -> int:
         max_bytes=options.log_max_size,
     )
     meeting = meeting_of(options)
+    if meeting.make_handler is not None and "make_handler" not in JobSpec.__struct_fields__:
+        print(
+            f"phalanx: error: {options.rdzv_backend}: this version cannot use plug-ins yet", file=sys.stderr
+        )
+        return 2
     for notice in meeting.notices:
         print(f"phalanx: {notice}", file=sys.stderr)
     try:

@@ -11,12 +11,14 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from phalanx.launcher.plugins import BACKENDS
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.launcher.conf import Conf
     from phalanx.launcher.options import RunOptions
+    from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store
 
 __all__ = ["Meeting", "MeetingError", "is_alone", "meeting_of", "meeting_of_one", "read_settings"]
@@ -40,6 +42,8 @@ class Meeting(Struct, kw_only=True):
     run_id: Callable[[], str]
     """The job's id; known at the latest when the store has been opened."""
     master_port_range: range | None = None
+    make_handler: Callable[[], RendezvousHandler] | None = None
+    """Of a plug-in: then it is this that meets, in a thread, and there is no store."""
     forget: Callable[[], None] | None = None
     """Removes what this node keeps for the job's sake when the job is over; not when only this node's part is.
 
@@ -52,8 +56,11 @@ class Meeting(Struct, kw_only=True):
 
 
 def is_alone(options: RunOptions) -> bool:
-    """Whether this node is the whole job, for ever: there is nobody to meet, whatever the backend is called."""
-    return options.standalone or options.max_nodes == 1
+    """Whether this node is the whole job, for ever: there is nobody to meet, whatever the other words say.
+
+    A plug-in meets also one node alone, as under torchrun: it may do more than meet.
+    """
+    return options.standalone or (options.max_nodes == 1 and options.rdzv_backend in BACKENDS)
 
 
 def meeting_of(options: RunOptions) -> Meeting:

@@ -7,9 +7,11 @@ each of hundreds of processes.
 
 from __future__ import annotations
 
-__all__ = ["ERROR_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
+__all__ = ["BACKENDS", "ERROR_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
 
 ERROR_HANDLERS = "phalanx.error_handlers"
+BACKENDS = ("static", "c10d", "etcd", "etcd-v2", "file")
+"""Rendezvous backends that are no plug-ins."""
 
 
 def resolve_error_handler(name: str) -> str:
