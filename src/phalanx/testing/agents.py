@@ -72,8 +72,9 @@ class SimulatedAgent:
     def has_seen_the_end(self) -> bool:
         """Whether it ended because the job did, and not only its own part."""
         verdict = self.verdict
-        is_own = verdict is None or verdict.ending is Ending.STOPPED or verdict.exit_code == EX_UNAVAILABLE
-        return not is_own
+        if verdict is None or verdict.ending is Ending.STOPPED:
+            return False
+        return verdict.exit_code != EX_UNAVAILABLE or verdict.cause is not None
 
     # What the world does to it
 
