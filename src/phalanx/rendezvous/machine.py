@@ -274,10 +274,7 @@ class MemberMachine(Machine[MemberState]):
             return self._close()
         self.state = MemberState.DRAINING
         self._drained_at = now + self._settings.drain_s
-        return [
-            events.RevokeLease(),
-            *([] if self._leading.is_leading else [events.StartWatch(self._keys.nodes)]),
-        ]
+        return [events.RevokeLease(), events.StartWatch(self._keys.nodes)]
 
     def _drain(self, event: events.KeysListed | events.KeyChanged, now: float) -> list[Any]:
         if event.prefix != self._keys.nodes:
@@ -398,12 +395,6 @@ class MemberMachine(Machine[MemberState]):
         events.HurryAsked: everywhere(_hurry, DRAINING=_hurry),
         events.TimePassed: {
             MemberState.IDLE: Void("a deadline of the past"),
-            MemberState.OPENING: _opening_time,
-            MemberState.REGISTERING: _time_passed,
-            MemberState.PRESENT: _time_passed,
-            MemberState.SILENT: _silent_time,
-            MemberState.DRAINING: _drain_time,
-            MemberState.CLOSING: Void("a deadline of the past"),
-            MemberState.CLOSED: Void("a deadline of the past"),
+            **connected(_time_passed, OPENING=_opening_time, SILENT=_silent_time, DRAINING=_drain_time),
         },
     }
