@@ -40,6 +40,7 @@ hostname "$1"
 mount --bind "$2/hosts" /etc/hosts
 mount --bind "$2/resolv.conf" /etc/resolv.conf
 mount --bind "$2/boot_id" /proc/sys/kernel/random/boot_id
+mount -t tmpfs none /var/tmp
 ip link set lo up
 """
 _UNSHARE = ("unshare", "--net", "--uts", "--mount")
@@ -252,17 +253,22 @@ def begin_together(agents: Sequence[Agent], *, world: int, newer_than: int = 0) 
     return max(common)
 
 
-def c10d(store: Host, nnodes: str, **conf: object) -> tuple[object, ...]:
-    """The arguments of an agent of a job that meets on `store`; `conf` is for --rdzv-conf, and stands above ours.
+def meeting(backend: str, endpoint: object, nnodes: str, **conf: object) -> tuple[object, ...]:
+    """The arguments of an agent of a job that meets there; `conf` is for --rdzv-conf, and stands above ours.
 
     Leases are the 15 s of the default, unless a test waits for the end of one: a shorter one can be lost to the load of
     a slow machine.
     """
     pairs = {"last_call_timeout": 1, "join_timeout": 120, **conf}
     return (
-        *("--nnodes", nnodes, "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{store.address}:29400"),
+        *("--nnodes", nnodes, "--rdzv-backend", backend, "--rdzv-endpoint", endpoint),
         *("--rdzv-id", "job", "--rdzv-conf", ",".join(f"{key}={value}" for key, value in pairs.items())),
     )
+
+
+def c10d(store: Host, nnodes: str, **conf: object) -> tuple[object, ...]:
+    """The same for a job whose store is served by the agent of one of its hosts."""
+    return meeting("c10d", f"{store.address}:29400", nnodes, **conf)
 
 
 # For tests that wait for the end of one: three seconds, as in the cases that users expect to work.

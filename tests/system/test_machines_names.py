@@ -153,7 +153,7 @@ def test_agents_without_an_id_adopt_the_hosts_and_another_command_is_refused(
 
     stranger = agents(hosts[2], *nameless, train, "--another", "argument")
 
-    assert stranger.wait() == 2
+    assert stranger.wait() == 2, stranger.stderr
     assert len(stranger.stderr.splitlines()) <= 3, "a sentence"
     network.order("exit 0")
     assert [member.wait() for member in members] == [0, 0]
@@ -168,7 +168,7 @@ def test_a_node_with_another_secret_is_kept_out(network: Network, agents: Agents
 
     stranger = agents(hosts[2], *arguments, env={"PHALANX_SECRET": "guess"})
 
-    assert stranger.wait() == 2
+    assert stranger.wait() == 2, stranger.stderr
     assert b"secret" in stranger.stderr
     assert all(len(member.told("begun")) == 1 for member in members), begun
     network.order("exit 0")
