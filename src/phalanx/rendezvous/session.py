@@ -179,16 +179,18 @@ class Session:
         return store, sent_at
 
     async def _closing(self) -> None:
-        for leave in (self._revoke, self._drop_store):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_WITHIN_S):
-                    await leave()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN_S):
+                await self._revoke()
+        await self._drop_store()
         self._post(SessionClosed())
 
     async def _drop_store(self) -> None:
         store, self._store = self._store, None
         if store is not None:
-            await store.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_WITHIN_S):
+                    await store.close()
 
     # The lease
 
