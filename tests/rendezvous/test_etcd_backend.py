@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -35,7 +36,6 @@ def endpoint() -> Iterator[str]:
 def client(endpoint: str) -> Iterator[EtcdClient]:
     client = EtcdClient([endpoint])
     yield client
-    client.close()
     client.close()
 
 
@@ -124,6 +124,16 @@ def test_options_that_do_not_go_together_are_refused(options: dict[str, Any]) ->
 def test_an_etcd_that_does_not_answer_is_a_lost_connection() -> None:
     with pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1"):
         EtcdClient(["127.0.0.1:1"], timeout_s=1)
+
+
+def test_a_client_that_nobody_has_any_more_is_closed(endpoint: str) -> None:
+    client = EtcdClient([endpoint])
+    thread = client.thread
+    assert client.read(lambda store: store.get("key")) is None
+    del client
+    gc.collect()
+    with pytest.raises(RuntimeError):
+        thread.run(asyncio.sleep(0))
 
 
 def test_a_backend_without_a_run_id_is_refused(client: EtcdClient) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -52,6 +53,8 @@ class EtcdClient:
         except BaseException:
             self.thread.stop()
             raise
+        self.close = weakref.finalize(self, _close, self.thread, self.store)
+        """Disconnect and end the thread; done also when nobody has this client any more. Idempotent."""
 
     def read(self, question: Callable[[Store], Awaitable[ResultT]]) -> ResultT:
         """Ask something that may be asked twice: it is, until there is an answer or the time is over."""
@@ -60,14 +63,6 @@ class EtcdClient:
     def write(self, request: Callable[[Store], Awaitable[ResultT]]) -> ResultT:
         """Ask for something once. Raises ``RendezvousConnectionError`` when it is not known whether it happened."""
         return self.thread.run(self._once(lambda: request(self.store)))
-
-    def close(self) -> None:
-        """Disconnect and end the thread. Idempotent."""
-        try:
-            self.thread.run(self.store.close())
-        except RuntimeError:  # closed already
-            return
-        self.thread.stop()
 
     async def _patiently(self, ask: Callable[[], Awaitable[ResultT]]) -> ResultT:
         reason: Exception | None = None
@@ -91,3 +86,8 @@ class EtcdClient:
             return await ask()
         except (StoreError, OSError) as error:
             raise RendezvousConnectionError(str(error)) from error
+
+
+def _close(thread: LoopThread, store: Store) -> None:
+    thread.run(store.close())
+    thread.stop()

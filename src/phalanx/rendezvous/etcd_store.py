@@ -21,6 +21,7 @@ class EtcdStore(SynchronousStore):
     def __init__(
         self, etcd_client: EtcdClient, etcd_store_prefix: str, timeout: timedelta | None = None
     ) -> None:
+        self.client = etcd_client
         super().__init__(
             etcd_client.store,
             etcd_client.thread.loop,

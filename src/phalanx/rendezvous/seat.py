@@ -18,6 +18,7 @@ from phalanx.rendezvous.errors import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 from phalanx.rendezvous.keys import JobKeys
@@ -26,7 +27,7 @@ from phalanx.rendezvous.participant import NOT_FORMED, JobEnded, Participant
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.shared_store import SharedStore
-from phalanx.rendezvous.stored import Members, Phase, RoundRecord, VerdictRecord, decode, encode
+from phalanx.rendezvous.stored import BadRecord, Members, Phase, RoundRecord, VerdictRecord, decode, encode
 from phalanx.rendezvous.view import Nodes
 from phalanx.rendezvous.waiting import who_is_here
 from phalanx.store.port import Compare, Field, Get, KeyValue, Put, Store, StoreError, Unclear
@@ -40,6 +41,10 @@ ASK_AGAIN_S = 0.2
 # The leader, too, has a limit for a round that does not form, and ends the job then. Here each node has its own limit
 # and may try again, so the leader's is only for what no node notices.
 LEADERS_PATIENCE_S = 60.0
+
+
+class _Unanswered(RendezvousConnectionError):
+    """There was no answer; there may be one to the next attempt."""
 
 
 class Seat:
@@ -84,11 +89,14 @@ class Seat:
         self._was_closed = True
 
     def nodes_waiting(self) -> int:
-        """Return how many nodes want another round; at least 1 when the leader has ended the present one."""
+        """Return how many nodes want another round; at least 1 when the present one is over, or may be."""
         participant = self._participant
         if participant is None or not participant.is_round_over or self._was_closed:
             return 0
-        return max(1, self._loop().run(self._ask(self._count_waiting)))
+        try:
+            return max(1, self._loop().run(self._ask_once(self._count_waiting)))
+        except RendezvousError:  # that is why it may be over; workers must stop all the same
+            return 1
 
     def values_of(self, settled: Round) -> SynchronousStore:
         """Return what the nodes of a round share: torch's store methods, on keys that nobody had before."""
@@ -160,14 +168,13 @@ class Seat:
 
     async def _ask(self, question: Callable[[Store], Awaitable[ResultT]]) -> ResultT:
         """Ask the store, again if it does not answer: no question here is spoilt by being asked twice."""
-        assert self._store is not None
-        reason: Exception | None = None
+        reason: _Unanswered | None = None
         try:
             async with asyncio.timeout(self._ask_s):
                 while True:
                     try:
-                        return await question(await self._store.get())
-                    except (Unclear, OSError) as error:
+                        return await self._ask_once(question)
+                    except _Unanswered as error:
                         reason = error
                     await asyncio.sleep(ASK_AGAIN_S)
         except TimeoutError:
@@ -175,8 +182,17 @@ class Seat:
             raise RendezvousConnectionError(
                 f"the store has not answered for {self._ask_s:g} s{why}"
             ) from reason
+
+    async def _ask_once(self, question: Callable[[Store], Awaitable[ResultT]]) -> ResultT:
+        assert self._store is not None
+        try:
+            return await question(await self._store.get())
+        except (Unclear, OSError) as error:
+            raise _Unanswered(str(error)) from error
         except StoreError as error:
             raise RendezvousConnectionError(str(error)) from error
+        except BadRecord as error:
+            raise RendezvousStateError(str(error)) from error
 
     # Questions
 
@@ -223,7 +239,7 @@ class Seat:
             text = who_is_here(self._settings, view, ready, ())
             return text, len(ready) >= self._settings.min_nodes
 
-        return await self._ask(look)
+        return await self._ask_once(look)
 
     async def _why_over(self, verdict: str) -> RendezvousError:
         if verdict.startswith(NOT_FORMED):
