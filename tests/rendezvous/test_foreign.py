@@ -36,7 +36,8 @@ from phalanx.rendezvous import (
 )
 from phalanx.rendezvous.events import Fence, HoldPort, LeaveAsked, MeetingBegan, PortHeld, ReleasePort
 from phalanx.rendezvous.foreign import ForeignSession
-from phalanx.rendezvous.foreign_machine import ForeignMachine, ForeignState, Meet, Met
+from phalanx.rendezvous.foreign_events import Meet, Met
+from phalanx.rendezvous.foreign_machine import ForeignMachine, ForeignState
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 

@@ -15,7 +15,7 @@ from typing import Any
 from phalanx.rendezvous.agreement import NodeOffer, agree
 from phalanx.rendezvous.blocking import BlockingCalls
 from phalanx.rendezvous.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
-from phalanx.rendezvous.foreign_machine import (
+from phalanx.rendezvous.foreign_events import (
     AwaitOthers,
     CloseHandler,
     HandlerClosed,

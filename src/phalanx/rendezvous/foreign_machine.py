@@ -14,12 +14,10 @@ from enum import Enum, auto
 from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.records import Struct
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
     FirstSignSeen,
-    Heard,
     HoldPort,
     HurryAsked,
     JobDecided,
@@ -30,34 +28,34 @@ from phalanx.rendezvous.events import (
     PortHeld,
     PortNotHeld,
     RoundFormed,
+    SignalSent,
     StopRound,
     TimePassed,
     Told,
     WorkerFailed,
     WorkersGone,
 )
+from phalanx.rendezvous.foreign_events import (
+    AwaitOthers,
+    CloseHandler,
+    HandlerClosed,
+    LeaveHandler,
+    LookFailed,
+    Meet,
+    Met,
+    NodesArrived,
+    NoMeeting,
+    NotMet,
+    NotNeeded,
+    OthersDone,
+    WatchNodes,
+)
 from phalanx.rendezvous.policy import EndJob, MemberReport, Policy, RoundReports
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member, Outcome, Phase, Report, RoundRecord
 
-__all__ = [
-    "AwaitOthers",
-    "CloseHandler",
-    "ForeignMachine",
-    "ForeignState",
-    "HandlerClosed",
-    "LeaveHandler",
-    "LookFailed",
-    "Meet",
-    "Met",
-    "NoMeeting",
-    "NodesArrived",
-    "NotMet",
-    "NotNeeded",
-    "OthersDone",
-    "WatchNodes",
-]
+__all__ = ["ForeignMachine", "ForeignState"]
 
 # torchelastic's agent waits so long for the others; a handler tells nobody of a node that died, so there is a limit.
 EXIT_BARRIER_S = 300.0
@@ -76,84 +74,6 @@ class ForeignState(Enum):
     DECIDED = auto()
     CLOSING = auto()
     CLOSED = auto()
-
-
-# Commands to who calls the handler
-
-
-class Meet(Struct):
-    """Call ``next_rendezvous``, then agree on ranks with the others. The numbers are this node's; the highest wins."""
-
-    number: int
-    restart_count: int
-    reason: str
-    port: int
-    """What this node holds for rank 0."""
-
-
-class WatchNodes(Struct):
-    """Look whether nodes wait for a next round, until they do."""
-
-
-class AwaitOthers(Struct):
-    """Tell that this node has succeeded in the round, and look whether all have; go on watching for nodes."""
-
-    round: Round
-
-
-class CloseHandler(Struct):
-    """The job is over for all: close the rendezvous."""
-
-
-class LeaveHandler(Struct):
-    """This node goes, and the others may go on: close nothing, wait for nothing."""
-
-
-# Events from there
-
-
-class Met(Heard):
-    """This node is in a round."""
-
-    round: Round
-
-
-class NotMet(Heard):
-    """The handler gave no round."""
-
-    reason: str
-
-
-class NoMeeting(Heard):
-    """The handler says that the rendezvous is closed: the job is over."""
-
-    reason: str
-
-
-class NotNeeded(Heard):
-    """The handler says that the job ended well without this node."""
-
-
-class NodesArrived(Heard):
-    """So many nodes wait for a next round."""
-
-    count: int
-
-
-class LookFailed(Heard):
-    """The handler could not say whether nodes wait."""
-
-    reason: str
-
-
-class OthersDone(Heard):
-    """All nodes of the round have succeeded, or one of them has closed the rendezvous."""
-
-
-class HandlerClosed(Heard):
-    """The handler is closed, or could not be."""
-
-    reason: str = ""
 
 
 class ForeignMachine(Machine[ForeignState]):
@@ -386,6 +306,7 @@ class ForeignMachine(Machine[ForeignState]):
         WorkerFailed: _WITH_WORKERS,
         FirstSignSeen: _WITH_WORKERS,
         CheckpointDone: _WITH_WORKERS,
+        SignalSent: _WITH_WORKERS,
         LeaveAsked: {
             **dict.fromkeys(
                 (
