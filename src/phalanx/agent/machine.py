@@ -43,7 +43,7 @@ from phalanx.agent.group import (
 from phalanx.agent.membership import Membership
 from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.testimony import failures_text, verdict_from
-from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
+from phalanx.agent.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict, judge
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import SAME_REQUEST_S, StopRepeated
 from phalanx.rendezvous import events
@@ -51,6 +51,9 @@ from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
 
 __all__ = ["AgentMachine", "AgentState"]
+
+
+SAME_SIGNAL_S = 2.0  # a broadcast that comes so soon is the same signal
 
 
 class AgentState(Enum):
@@ -86,6 +89,7 @@ class AgentMachine(Machine[AgentState]):
         self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
         self._asked_at = 0.0
+        self._passed_at: dict[int, float] = {}  # signal number → when this node's workers had it last
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None
@@ -199,7 +203,14 @@ class AgentMachine(Machine[AgentState]):
         return commands
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
-        return [PassOn(event.signal)]
+        self._passed_at[event.signal] = now
+        return [PassOn(event.signal), *self._tell(events.SignalSent(event.signal), now)]
+
+    def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:
+        # Some schedulers signal every launcher: what this one was sent itself it does not pass on twice.
+        is_the_same = now - self._passed_at.get(notice.number, float("-inf")) < SAME_SIGNAL_S
+        has_workers = self.state in (AgentState.RUNNING, AgentState.LEAVING)
+        return [PassOn(notice.number)] if has_workers and not is_the_same else []
 
     def _checkpoint(self, event: CheckpointTold, now: float) -> list[Any]:
         return self._tell(events.CheckpointDone(event.step), now)
@@ -246,9 +257,8 @@ class AgentMachine(Machine[AgentState]):
         return self._end_by(verdict, now)
 
     def _not_met(self, notice: events.MeetingFailed, now: float) -> list[Any]:
-        return self._end_by(
-            Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=notice.reason), now
-        )
+        code = EX_USAGE if notice.is_mistake else EX_UNAVAILABLE
+        return self._end_by(Verdict(ending=Ending.FAILED, exit_code=code, reason=notice.reason), now)
 
     def _barrier_passed(self, notice: events.BarrierPassed, now: float) -> list[Any]:
         told = Say(
@@ -318,6 +328,7 @@ class AgentMachine(Machine[AgentState]):
         events.JobDecided: _decided,
         events.MeetingFailed: _not_met,
         events.BarrierPassed: _barrier_passed,
+        events.SignalHeard: _pass_on_others,
     }
 
     _EARLY = Void("no round has settled, so no worker exists")
@@ -362,13 +373,9 @@ class AgentMachine(Machine[AgentState]):
         TreeEmptied: _GROUP_OR_LATE,
         MembersRemain: _GROUP_OR_LATE,
         DeadlinePassed: {
-            AgentState.NEW: _EARLY,
-            AgentState.WAITING: Void("it was the membership's"),
+            **dict.fromkeys(AgentState, Void("it was the membership's")),
             AgentState.RUNNING: _time_passed,
             AgentState.LEAVING: _time_passed,
-            AgentState.COLLECTING: Void("it was the membership's"),
-            AgentState.CLOSING: Void("it was the membership's"),
-            AgentState.ENDED: _OVER,
         },
         EvidenceCollected: {AgentState.COLLECTING: _judge},
         StopAsked: {

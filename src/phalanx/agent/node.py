@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.channel import ChannelServer, new_socket_folder
 from phalanx.agent.console import Console
@@ -22,6 +22,7 @@ from phalanx.agent.events import CheckpointTold, JobBegan, SignalPassed
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.machine import AgentMachine, AgentState
+from phalanx.agent.membership import Membership
 from phalanx.agent.messages import CheckpointDone, ExceptionRecorded, ExcludeAsked
 from phalanx.agent.policy import leader_policy
 from phalanx.agent.processes import Processes
@@ -37,6 +38,9 @@ from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.ports import HeldPort, hold_port
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.session import Session
+
+if TYPE_CHECKING:
+    from phalanx.rendezvous.foreign import ForeignSession
 
 __all__ = ["Node"]
 
@@ -59,7 +63,7 @@ class Node:
         self._console = console
         self._port: HeldPort | None = None
         self._last_port: int | None = None
-        self._is_fenced = spec.membership.ttl_s != float("inf")
+        self._is_fenced = spec.make_handler is None and spec.membership.ttl_s != float("inf")
         self._boot_offset_s = _boot_offset_s() if self._is_fenced else 0.0
         self._alarm: int | None = None
         self._refusals = 0
@@ -103,7 +107,15 @@ class Node:
 
     def _make_parts(self, channel_path: str) -> None:
         spec = self._spec
-        membership = MemberMachine(spec.membership, leader_policy(spec.max_restarts))
+        membership: Membership
+        if spec.make_handler is None:
+            membership = MemberMachine(spec.membership, leader_policy(spec.max_restarts))
+        else:
+            from phalanx.rendezvous.foreign_machine import ForeignMachine
+
+            membership = ForeignMachine(
+                spec.membership, leader_policy(spec.max_restarts), backend=spec.backend
+            )
         self._driver = Driver(
             AgentMachine(
                 spec.nproc,
@@ -115,12 +127,7 @@ class Node:
             on_bug=self._unwatch,
             look_first=self._look_at_the_clocks,
         )
-        self._session = Session(
-            spec.open_store,
-            self._driver.post,
-            ttl_s=spec.membership.ttl_s,
-            on_bug=self._driver.found_bug,
-        )
+        self._session = self._make_session()
         self._channel = ChannelServer(
             channel_path,
             self._on_message,
@@ -143,6 +150,14 @@ class Node:
             Say: lambda command: self._console.say(command.text),
         }
         self._driver.bind(own, self._processes.perform, self._session.perform)
+
+    def _make_session(self) -> Session | ForeignSession:
+        spec, post, on_bug = self._spec, self._driver.post, self._driver.found_bug
+        if spec.make_handler is None:
+            return Session(spec.open_store, post, ttl_s=spec.membership.ttl_s, on_bug=on_bug)
+        from phalanx.rendezvous.foreign import ForeignSession
+
+        return ForeignSession(spec.make_handler, post, settings=spec.membership, on_bug=on_bug)
 
     async def _close(self) -> bool:
         """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from socket import gethostname
 
 from phalanx.agent.flight import FlightRecord
-from phalanx.agent.verdict import Ending, Failure, Verdict
+from phalanx.agent.verdict import EX_USAGE, Ending, Failure, Verdict
 from phalanx.errors import ChildFailedError, ProcessFailure
 from phalanx.multiprocessing.folders import temporary_folder
 
@@ -33,6 +33,8 @@ def failure_report(
 ) -> str:
     """The text for a job that failed. ``evidence`` maps the rank to what was found of that worker."""
     cause = verdict.cause
+    if cause is None and verdict.exit_code == EX_USAGE:
+        return f"phalanx: error: {verdict.reason}\n"
     if verdict.ending is not Ending.FAILED or cause is None:
         return f"phalanx: {name} could not be run: {verdict.reason}\n"
     collateral = [one for one in verdict.failures if one.is_collateral and one is not cause]

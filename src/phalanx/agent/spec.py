@@ -14,6 +14,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store
 
 from phalanx.records import Struct
@@ -37,6 +38,10 @@ class JobSpec(Struct, kw_only=True):
     membership: MembershipSettings
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""
+    make_handler: Callable[[], RendezvousHandler] | None = None
+    """A rendezvous that somebody else has written takes the place of the store; called in a thread."""
+    backend: str = "memory"
+    """Its name, or the store's."""
     nproc: int
     job_token: str
     """Marks every process of the job on this node (``PHALANX_JOB``)."""

@@ -15,6 +15,7 @@ from phalanx.records import Struct
 __all__ = [
     "EX_BUG",
     "EX_UNAVAILABLE",
+    "EX_USAGE",
     "Ending",
     "Failure",
     "Verdict",
@@ -44,6 +45,7 @@ PEER_GONE_WORDS = (
     "gloo",
 )
 
+EX_USAGE = 2
 EX_BUG = 70  # sysexits.h EX_SOFTWARE
 EX_UNAVAILABLE = 75  # sysexits.h EX_TEMPFAIL: no round could be formed
 

@@ -42,6 +42,8 @@ __all__ = [
     "RoundFormed",
     "SessionClosed",
     "SessionOpened",
+    "SignalHeard",
+    "SignalSent",
     "Slept",
     "StartWatch",
     "StopRound",
@@ -171,6 +173,14 @@ class MeetingFailed(Struct):
     """No round can be formed, or the store is lost for good: this agent's part is over."""
 
     reason: str
+    is_mistake: bool = False
+    """Nothing was started, and what was asked for does not fit: another secret, another job at the endpoint."""
+
+
+class SignalHeard(Struct):
+    """Another agent was sent a signal that stops nothing."""
+
+    number: int
 
 
 class BarrierPassed(Struct):
@@ -198,6 +208,12 @@ class WorkersGone(Struct):
     """No process of the round is left on this node."""
 
     report: Report
+
+
+class SignalSent(Struct):
+    """A signal that stops nothing was sent to this agent; workers of all nodes are to have it."""
+
+    number: int
 
 
 class CheckpointDone(Struct):

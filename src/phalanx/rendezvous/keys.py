@@ -33,6 +33,7 @@ class JobKeys:
         self.verdict = f"{self.job}verdict"
         self.waiting = f"{self.job}waiting"
         self.nodes = f"{root}nodes/"
+        self.signals = f"{self.job}signals/"
         self.all_here = f"{self.nodes}here/"
         self.all_joined = f"{self.nodes}joined/"
         self.all_reports = f"{self.nodes}reports/"

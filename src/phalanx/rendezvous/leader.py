@@ -29,13 +29,10 @@ from phalanx.rendezvous.stored import (
     encode,
 )
 from phalanx.rendezvous.view import View
-from phalanx.rendezvous.waiting import listed, names_of, who_is_here
+from phalanx.rendezvous.waiting import WaitingLine, listed, names_of, who_is_here
 from phalanx.store.port import Delete, Operation, Put
 
 __all__ = ["Leader"]
-
-WAITING_FIRST_S = 5.0  # before that nobody needs to be told why nothing happens
-WAITING_AGAIN_S = 10.0  # every agent reads it: not too often
 
 
 class Leader:
@@ -51,8 +48,7 @@ class Leader:
         self._last_call_at: float | None = None
         self._done_since: float | None = None
         self._newcomers_since: tuple[float, int] | None = None  # and how many checkpoints there were
-        self._told_at: float | None = None
-        self._told_text = ""
+        self._line = WaitingLine()
         self._survivors_since: float | None = None
 
     def decide(self, view: View, now: float) -> tuple[Operation, ...]:
@@ -64,8 +60,8 @@ class Leader:
         if (record.number, record.phase) != self._timed:
             self._timed = (record.number, record.phase)
             self._began_at = now
-            self._last_call_at = self._newcomers_since = self._told_at = self._done_since = None
-            self._told_text = ""
+            self._last_call_at = self._newcomers_since = self._done_since = None
+            self._line.begin(now)
         if record.phase is Phase.JOINING:
             return self._join(view, record, now)
         if not view.members:
@@ -106,9 +102,7 @@ class Leader:
         return opened
 
     def _join(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
-        latest = max((one.node.last_round for one in view.here.values()), default=0)
-        if latest > record.number or (latest == record.number and not record.previous):
-            # Survivors of a store that lost its data registered after the round was opened: theirs was later.
+        if self._is_younger_than_its_nodes(view, record):
             return self._open(
                 view, record.reason, restart_count=record.restart_count, policy_state=record.policy_state
             )
@@ -131,7 +125,13 @@ class Leader:
             text = self._policy.not_formed(f"{who}, after {settings.join_timeout_s:g} s (join_timeout)")
             return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)
         self._wake_at(now, gives_up_at if not enough else None, self._last_call_at, held_until)
-        return self._tell_waiting(view, ready, blockers, now)
+        return self._tell_joining(view, ready, blockers, now)
+
+    @staticmethod
+    def _is_younger_than_its_nodes(view: View, record: RoundRecord) -> bool:
+        """Survivors of a store that lost its data registered after the round was opened: theirs was later."""
+        latest = max((one.node.last_round for one in view.here.values()), default=0)
+        return latest > record.number or (latest == record.number and not record.previous)
 
     def _ready(self, view: View) -> dict[str, Candidate]:
         old_ranks = {(one.node_id, one.registration): place for place, one in enumerate(view.members)}
@@ -231,19 +231,26 @@ class Leader:
         ):
             if told:
                 return self._start_collecting(record, what.format(names_of(told)), is_failure=bool(failed))
+        if self._is_younger_than_its_nodes(view, record):
+            return self._start_collecting(record, "a node came back that has seen later rounds of this job")
+        if done and self._done_since is None:
+            self._done_since = now
+            self._line.begin(now)
         if done and self._settings.straggler_s is not None:
-            if self._done_since is None:
-                self._done_since = now
+            assert self._done_since is not None, "set above"
             overdue_at = self._done_since + self._settings.straggler_s
             if now >= overdue_at:
                 reason = f"still running on {names_of(unfinished)} long after others had ended"
                 return self._start_collecting(record, reason, has_stragglers=True)
             self._wake_at(now, overdue_at)
-        return self._grow(view, record, now, is_allowed=not done)
+        if done:  # newcomers park: the job is about to end
+            still = f"workers still run on {names_of(unfinished)}"
+            return self._tell_waiting(
+                f"{len(done)} of {len(view.members)} nodes have succeeded; {still}", "", now
+            )
+        return self._grow(view, record, now)
 
-    def _grow(
-        self, view: View, record: RoundRecord, now: float, *, is_allowed: bool
-    ) -> tuple[Operation, ...]:
+    def _grow(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
         old = {(one.node_id, one.registration) for one in view.members}
         new = [
             here.node.host
@@ -251,7 +258,7 @@ class Leader:
             if (node_id, here.registration) not in old and not here.node.is_leaving
         ]
         has_room = len(view.members) < self._settings.max_nodes
-        if not (new and has_room and is_allowed) or self._settings.growth is Growth.NEVER:
+        if not (new and has_room) or self._settings.growth is Growth.NEVER:
             self._newcomers_since = None
             return ()
         if self._newcomers_since is None:
@@ -302,7 +309,12 @@ class Leader:
                 )
             )
             first_rank += member.slots
-        if any(one.report is not None and one.report.outcome is Outcome.FAILED for one in reports):
+        has_failed = any(one.report is not None and one.report.outcome is Outcome.FAILED for one in reports)
+        missing = [one.member for one in reports if one.is_lost or one.is_leaving]
+        if self._settings.is_static and missing and not has_failed:
+            text = self._policy.not_formed(f"{record.reason}; in a static job nobody takes a node's place")
+            return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)
+        if has_failed:
             decision = self._policy.decide(
                 RoundReports(round=record, world_size=first_rank, members=tuple(reports))
             )
@@ -326,26 +338,22 @@ class Leader:
 
     # For people
 
-    def _tell_waiting(
+    def _tell_joining(
         self, view: View, ready: Mapping[str, Candidate], blockers: list[str], now: float
     ) -> tuple[Operation, ...]:
-        since = self._told_at if self._told_at is not None else self._began_at
-        due_at = since + (WAITING_FIRST_S if self._told_at is None else WAITING_AGAIN_S)
         text = who_is_here(self._settings, view, ready, blockers)
-        if text == self._told_text:
-            return ()
-        if now < due_at:
+        gives_up_at = self._began_at + self._settings.join_timeout_s
+        if self._last_call_at is None:
+            return self._tell_waiting(text, f"; gives up in {max(0.0, gives_up_at - now):.0f} s", now)
+        return self._tell_waiting(text, f"; starts in {max(0.0, self._last_call_at - now):.0f} s", now)
+
+    def _tell_waiting(self, text: str, when: str, now: float) -> tuple[Operation, ...]:
+        due_at = self._line.due_at(text)
+        if due_at is None or now < due_at:
             self._wake_at(now, due_at)
             return ()
-        self._told_at, self._told_text = now, text
-        ends_at = (
-            self._last_call_at
-            if self._last_call_at is not None
-            else self._began_at + self._settings.join_timeout_s
-        )
-        what = "starts" if self._last_call_at is not None else "gives up"
-        line = Waiting(text=f"{text}; {what} in {max(0.0, ends_at - now):.0f} s")
-        return (Put(self._keys.waiting, encode(line)),)
+        self._line.tell(text, now)
+        return (Put(self._keys.waiting, encode(Waiting(text=text + when))),)
 
     def _wake_at(self, now: float, *times: float | None) -> None:
         """What has passed already waits for news, not for time."""

@@ -172,13 +172,13 @@ class MemberMachine(Machine[MemberState]):
         return [events.Told(f"{reason}: joining again"), *stop, *self._open(None, now)]
 
     def _store_failed(self, event: events.StoreFailed, now: float) -> list[Any]:
-        return self._fail(event.reason)
+        return self._fail(event.reason, is_mistake=not self._opening.was_open)
 
-    def _fail(self, reason: str) -> list[Any]:
+    def _fail(self, reason: str, *, is_mistake: bool = False) -> list[Any]:
         if self._has_failed:
             return []
         self._has_failed = True
-        return [*self._part.stop(reason, grace_s=None), events.MeetingFailed(reason)]
+        return [*self._part.stop(reason, grace_s=None), events.MeetingFailed(reason, is_mistake)]
 
     # What the store says
 
@@ -228,31 +228,15 @@ class MemberMachine(Machine[MemberState]):
 
     # What this node does
 
-    def _port_held(self, event: events.PortHeld, now: float) -> list[Any]:
-        self._part.port_held(event)
+    def _noted(self, event: object, now: float) -> list[Any]:
+        self._part.note(event)
         return self._reconcile(now)
 
     def _port_not_held(self, event: events.PortNotHeld, now: float) -> list[Any]:
         return self._fail(event.reason)
 
-    def _signed(self, event: events.FirstSignSeen, now: float) -> list[Any]:
-        self._part.report("first_sign", event.text.encode(errors="replace"))
-        return self._reconcile(now)
-
-    def _failed(self, event: events.WorkerFailed, now: float) -> list[Any]:
-        self._part.report("failing", b"{}")
-        return self._reconcile(now)
-
-    def _checkpoint(self, event: events.CheckpointDone, now: float) -> list[Any]:
-        self._part.checkpoint_done(event.step)
-        return self._reconcile(now)
-
     def _gone(self, event: events.WorkersGone, now: float) -> list[Any]:
         return [*self._part.workers_gone(event.report, now), *self._reconcile(now)]
-
-    def _leave(self, event: events.LeaveAsked, now: float) -> list[Any]:
-        self._part.is_leaving = True
-        return self._reconcile(now)
 
     def _part_over(self, event: events.PartEnded, now: float) -> list[Any]:
         self._part_ended = True
@@ -347,6 +331,7 @@ class MemberMachine(Machine[MemberState]):
         if self._is_decided:
             return commands
         commands += self._say_waiting()
+        commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
         commands += self._part.tell(self._job)
         commands += self._part.follow(self._job)
         commands += self._lead(now)
@@ -363,7 +348,7 @@ class MemberMachine(Machine[MemberState]):
 
     def _say_waiting(self) -> list[Any]:
         text = "" if self._job.waiting is None else self._job.waiting.text
-        is_news = bool(text) and text != self._said_waiting
+        is_news = bool(text) and text != self._said_waiting and self.running is None
         self._said_waiting = text or self._said_waiting
         return [events.Told(f"waiting: {text}")] if is_news else []
 
@@ -384,13 +369,14 @@ class MemberMachine(Machine[MemberState]):
         events.Transacted: connected(_transacted),
         events.TransactionUnclear: connected(_unclear, REGISTERING=_register_again),
         events.SessionClosed: {MemberState.CLOSING: _closed},
-        events.PortHeld: everywhere(_port_held),
+        events.PortHeld: everywhere(_noted),
         events.PortNotHeld: everywhere(_port_not_held),
-        events.FirstSignSeen: everywhere(_signed),
-        events.WorkerFailed: everywhere(_failed),
-        events.CheckpointDone: everywhere(_checkpoint),
+        events.FirstSignSeen: everywhere(_noted),
+        events.WorkerFailed: everywhere(_noted),
+        events.CheckpointDone: everywhere(_noted),
+        events.SignalSent: everywhere(_noted),
         events.WorkersGone: everywhere(_gone),
-        events.LeaveAsked: everywhere(_leave),
+        events.LeaveAsked: everywhere(_noted),
         events.PartEnded: everywhere(_part_over),
         events.HurryAsked: everywhere(_hurry, DRAINING=_hurry),
         events.TimePassed: {

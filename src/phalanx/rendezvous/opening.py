@@ -31,6 +31,11 @@ class Opening:
         """It was reached."""
         self._was_open = True
 
+    @property
+    def was_open(self) -> bool:
+        """The store was reached at least once."""
+        return self._was_open
+
     def failed(self, reason: str) -> None:
         """An attempt failed for this reason."""
         self._why = reason

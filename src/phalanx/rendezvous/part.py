@@ -9,17 +9,22 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.rendezvous.events import (
+    CheckpointDone,
     ConfirmLease,
     Fence,
+    FirstSignSeen,
     HoldPort,
     KeyRead,
+    LeaveAsked,
     PortHeld,
     Read,
     ReleasePort,
     RoundFormed,
+    SignalSent,
     StopRound,
     Told,
     Transacted,
+    WorkerFailed,
 )
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.pending import Pending
@@ -35,6 +40,7 @@ from phalanx.rendezvous.stored import (
     Phase,
     Report,
     RoundRecord,
+    SignalRecord,
     decode,
     encode,
 )
@@ -48,6 +54,7 @@ CAMPAIGN = "campaign"
 JOIN = "join"
 LEAVE = "leave"
 CHECKPOINT = "checkpoint"
+SIGNAL = "signal "  # and its number
 REPORT = "report "  # and the kind of it
 
 
@@ -82,6 +89,7 @@ class Part:
         self._reports: dict[str, bytes] = {}
         self._told: set[str] = set()
         self._checkpoint: int | None = None
+        self._signals: set[int] = set()  # numbers that the other nodes are to hear of
         self.barrier_at: float | None = None
 
     def unregistered(self) -> None:
@@ -158,10 +166,6 @@ class Part:
         self._join_tried = record.number
         return self._here.attempt(JOIN, (still,), (Put(key, value, self._here.lease),))
 
-    def port_held(self, event: PortHeld) -> None:
-        """A port for rank 0, should this node get it."""
-        self._port = event
-
     def read(self, event: KeyRead, job: JobView) -> list[Any]:
         """Who is in the round."""
         record = job.round
@@ -227,15 +231,28 @@ class Part:
 
     # Telling
 
+    def note(self, event: object) -> None:
+        """Something has happened on this node, which the next comparison with the store takes into account."""
+        match event:
+            case PortHeld():
+                self._port = event
+            case FirstSignSeen(text):
+                self.report("first_sign", text.encode(errors="replace"))
+            case WorkerFailed():
+                self.report("failing", b"{}")
+            case CheckpointDone(step):
+                # Newcomers may be waiting for this moment; nobody else asks.
+                if self._mine is not None and self._settings.growth is Growth.AT_CHECKPOINT:
+                    self._checkpoint = step
+            case SignalSent(number):
+                self._signals.add(number)
+            case LeaveAsked():
+                self.is_leaving = True
+
     def report(self, kind: str, value: bytes) -> None:
         """Something about this node's part in the round it runs, or just ran; the first of a kind counts."""
         if self._mine is not None:
             self._reports.setdefault(kind, value)
-
-    def checkpoint_done(self, step: int) -> None:
-        """Newcomers may be waiting for this moment; nobody else asks."""
-        if self._mine is not None and self._settings.growth is Growth.AT_CHECKPOINT:
-            self._checkpoint = step
 
     def has_to_tell(self, job: JobView) -> bool:
         """Whether the others should still hear something of this node before it goes."""
@@ -253,6 +270,10 @@ class Part:
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
             commands += self._here.attempt(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
+        for number in sorted(self._signals):
+            value = encode(SignalRecord(node_id=self._settings.node_id))
+            put = Put(f"{self._keys.signals}{number}", value)
+            commands += self._here.attempt(f"{SIGNAL}{number}", (), (put,))
         # A campaign that was under way may be won after this was told, and nobody would lead.
         is_elected = self.is_leading(job) and job.revision >= self._campaigned_at
         if self.is_leaving and (not self._has_told_leaving or is_elected):
@@ -281,6 +302,8 @@ class Part:
             self._campaigned_at = event.revision
         elif event.purpose == CHECKPOINT:
             self._checkpoint = None
+        elif event.purpose.startswith(SIGNAL):
+            self._signals.discard(int(event.purpose.removeprefix(SIGNAL)))
         elif event.purpose.startswith(REPORT):
             self._told.add(event.purpose.removeprefix(REPORT))
 

@@ -22,6 +22,7 @@ __all__ = [
     "Phase",
     "Report",
     "RoundRecord",
+    "SignalRecord",
     "VerdictRecord",
     "Waiting",
     "decode",
@@ -125,6 +126,12 @@ class Report(Struct, kw_only=True):
     """The node stopped its workers by itself: it left, or could not hear the store."""
     evidence: str = ""
     """The failures, as the verdict wrote them; its own affair."""
+
+
+class SignalRecord(Struct, kw_only=True):
+    """``job/signals/<number>``: the last time that an agent was sent this signal."""
+
+    node_id: str
 
 
 class VerdictRecord(Struct, kw_only=True):

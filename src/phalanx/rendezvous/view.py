@@ -14,6 +14,7 @@ from phalanx.rendezvous.stored import (
     Outcome,
     Report,
     RoundRecord,
+    SignalRecord,
     VerdictRecord,
     Waiting,
     decode,
@@ -77,6 +78,13 @@ class JobView:
         self.verdict: VerdictRecord | None = None
         self.waiting: Waiting | None = None
         self.refused: list[str] = []
+        self._signals: list[tuple[int, str]] = []  # since they were taken last
+
+    def new_signals(self, own: str) -> list[int]:
+        """Numbers of the signals that other agents than ``own`` were sent; each is told once."""
+        new = [number for number, node_id in self._signals if node_id != own]
+        self._signals.clear()
+        return new
 
     def listed(self, revision: int, items: Iterable[KeyValue]) -> None:
         """All keys, as of one revision: the first thing that a new view is told."""
@@ -84,6 +92,7 @@ class JobView:
         for kv in items:
             self._put(kv)
         self.revision = revision
+        self._signals.clear()  # those are of the past
 
     def changed(self, batch: Batch) -> None:
         """Some of them."""
@@ -109,6 +118,10 @@ class JobView:
                 self.verdict = decode(VerdictRecord, kv.value)
             elif kv.key == self._keys.waiting:
                 self.waiting = decode(Waiting, kv.value)
+            elif kv.key.startswith(self._keys.signals):
+                number = kv.key.removeprefix(self._keys.signals)
+                node_id = decode(SignalRecord, kv.value).node_id
+                self._signals += [(int(number), node_id)] if number.isdecimal() else []
         except BadRecord as reason:
             self.refused.append(str(reason))
 

@@ -8,9 +8,32 @@ from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member
 from phalanx.rendezvous.view import View
 
-__all__ = ["listed", "names_of", "who_is_here"]
+__all__ = ["WaitingLine", "listed", "names_of", "who_is_here"]
 
 NAMED_MAX = 8
+FIRST_S = 5.0  # before that nobody needs to be told why nothing happens
+AGAIN_S = 10.0  # every agent reads it: not too often
+
+
+class WaitingLine:
+    """When a line about what is waited for is due: not at once, not too often, and never the same twice."""
+
+    def __init__(self) -> None:
+        self._since = 0.0
+        self._again_s = FIRST_S
+        self._told = ""
+
+    def begin(self, now: float) -> None:
+        """Something new is waited for."""
+        self._since, self._again_s, self._told = now, FIRST_S, ""
+
+    def due_at(self, text: str) -> float | None:
+        """When to tell this; None: it has been told."""
+        return None if text == self._told else self._since + self._again_s
+
+    def tell(self, text: str, now: float) -> None:
+        """It is told now."""
+        self._since, self._again_s, self._told = now, AGAIN_S, text
 
 
 def who_is_here(
