@@ -13,7 +13,7 @@ from phalanx.agent.run import run_job
 from phalanx.agent.spec import JobSpec
 from phalanx.errors import boot_file
 from phalanx.launcher.environment import PYTHON, worker_environment
-from phalanx.launcher.meeting import Meeting, meeting_of
+from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.multiprocessing.procfs import own_children
@@ -47,11 +47,6 @@ def run_command(options: RunOptions) -> int:
         max_bytes=options.log_max_size,
     )
     meeting = meeting_of(options)
-    if meeting.make_handler is not None and "make_handler" not in JobSpec.__struct_fields__:
-        print(
-            f"phalanx: error: {options.rdzv_backend}: this version cannot use plug-ins yet", file=sys.stderr
-        )
-        return 2
     for notice in meeting.notices:
         print(f"phalanx: {notice}", file=sys.stderr)
     try:
@@ -95,6 +90,8 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         membership=meeting.membership,
         open_store=meeting.open_store,
+        make_handler=meeting.make_handler,
+        backend="memory" if is_alone(options) else options.rdzv_backend,
         master_port_range=meeting.master_port_range,
         nproc=options.nproc,
         job_token=token,
