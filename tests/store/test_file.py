@@ -307,11 +307,11 @@ def test_a_renewal_whose_answer_was_lost_is_a_renewal(tmp_path: Path, monkeypatc
 
 def test_a_folder_that_does_not_answer_makes_requests_unclear_and_may_come_back(folder: str) -> None:
     async def story() -> None:
-        store = await open_file(folder, attempt_s=0.5, poll_s=3600.0)
+        store = await open_file(folder, attempt_s=3.0, poll_s=3600.0)
         await store.put(A, b"1")
         next_entry = entries(folder)[-1].with_name("0001")
         os.mkfifo(next_entry)  # whoever opens it waits until somebody writes
-        with pytest.raises(Unclear, match=r"did not answer within 0\.5 s"):
+        with pytest.raises(Unclear, match=r"did not answer within 3 s"):
             await store.put(A, b"2")
         with pytest.raises(Unclear):
             await store.get(A)
@@ -330,12 +330,11 @@ def test_a_folder_that_does_not_answer_makes_requests_unclear_and_may_come_back(
 
 def test_a_client_whose_folder_hangs_can_be_closed(folder: str) -> None:
     async def story() -> int:
-        store = await open_file(folder, attempt_s=0.1)
+        store = await open_file(folder, attempt_s=3.0)
         fifo = Path(folder, "segments", next(iter(os.listdir(f"{folder}/segments"))), "0000")
         os.mkfifo(fifo)
-        for _ in range(3):
-            with pytest.raises(Unclear):
-                await store.put(A, b"1")
+        with pytest.raises(Unclear):
+            await store.put(A, b"1")
         await store.close()
         return os.open(fifo, os.O_RDWR | os.O_NONBLOCK)  # lets the thread end
 
