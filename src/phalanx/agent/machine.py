@@ -89,7 +89,8 @@ class AgentMachine(Machine[AgentState]):
         self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
         self._asked_at = 0.0
-        self._passed_at: dict[int, float] = {}  # signal number → when this node's workers had it last
+        self._passed_at: dict[int, float] = {}  # signal number → when it was sent to this agent
+        self._heard_at: dict[int, float] = {}  # and when another agent told of it
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None
@@ -203,14 +204,17 @@ class AgentMachine(Machine[AgentState]):
         return commands
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
+        if now - self._heard_at.pop(event.signal, float("-inf")) < SAME_SIGNAL_S:
+            return []  # some schedulers signal every launcher, and another node's word was faster
         self._passed_at[event.signal] = now
         return [PassOn(event.signal), *self._tell(events.SignalSent(event.signal), now)]
 
     def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:
-        # Some schedulers signal every launcher: what this one was sent itself it does not pass on twice.
         is_the_same = now - self._passed_at.get(notice.number, float("-inf")) < SAME_SIGNAL_S
-        has_workers = self.state in (AgentState.RUNNING, AgentState.LEAVING)
-        return [PassOn(notice.number)] if has_workers and not is_the_same else []
+        if is_the_same or self.state not in (AgentState.RUNNING, AgentState.LEAVING):
+            return []
+        self._heard_at[notice.number] = now
+        return [PassOn(notice.number)]
 
     def _checkpoint(self, event: CheckpointTold, now: float) -> list[Any]:
         return self._tell(events.CheckpointDone(event.step), now)
@@ -270,8 +274,8 @@ class AgentMachine(Machine[AgentState]):
         """The job is over, whoever says so: at once without workers, else when they are gone."""
         if self.state is AgentState.WAITING:
             return self._close(verdict, now)
-        if self.state in (AgentState.CLOSING, AgentState.ENDED):
-            return []
+        if self.state in (AgentState.CLOSING, AgentState.ENDED) or self._asked is not None:
+            return []  # who was told to stop ends by that
         self.verdict = verdict
         self._ended_by_us = True
         if self.state is AgentState.RUNNING:

@@ -29,7 +29,6 @@ from phalanx.agent.processes import Processes
 from phalanx.agent.report import bug_report, failure_report, save_flight
 from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, JobSpec
-from phalanx.agent.values import SharedValues
 from phalanx.agent.verdict import Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort, Slept
@@ -38,6 +37,7 @@ from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.ports import HeldPort, hold_port
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.session import Session
+from phalanx.store.values import SharedValues
 
 if TYPE_CHECKING:
     from phalanx.rendezvous.foreign import ForeignSession
