@@ -41,6 +41,7 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.membership import Membership
+from phalanx.agent.passing import PassedSignals
 from phalanx.agent.policy import Budget, GiveUp, decide, describe
 from phalanx.agent.testimony import failures_text, verdict_from
 from phalanx.agent.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict, judge
@@ -51,9 +52,6 @@ from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
 
 __all__ = ["AgentMachine", "AgentState"]
-
-
-SAME_SIGNAL_S = 2.0  # a broadcast that comes so soon is the same signal
 
 
 class AgentState(Enum):
@@ -89,8 +87,7 @@ class AgentMachine(Machine[AgentState]):
         self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
         self._asked_at = 0.0
-        self._passed_at: dict[int, float] = {}  # signal number → when it was sent to this agent
-        self._heard_at: dict[int, float] = {}  # and when another agent told of it
+        self._passed = PassedSignals()
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None
@@ -204,17 +201,14 @@ class AgentMachine(Machine[AgentState]):
         return commands
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
-        if now - self._heard_at.pop(event.signal, float("-inf")) < SAME_SIGNAL_S:
-            return []  # some schedulers signal every launcher, and another node's word was faster
-        self._passed_at[event.signal] = now
+        if not self._passed.is_new_here(event.signal, now):
+            return []
         return [PassOn(event.signal), *self._tell(events.SignalSent(event.signal), now)]
 
     def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:
-        is_the_same = now - self._passed_at.get(notice.number, float("-inf")) < SAME_SIGNAL_S
-        if is_the_same or self.state not in (AgentState.RUNNING, AgentState.LEAVING):
+        if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
             return []
-        self._heard_at[notice.number] = now
-        return [PassOn(notice.number)]
+        return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice.number, now) else []
 
     def _checkpoint(self, event: CheckpointTold, now: float) -> list[Any]:
         return self._tell(events.CheckpointDone(event.step), now)

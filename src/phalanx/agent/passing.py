@@ -1,0 +1,34 @@
+"""Signals that stop nothing: which of those that reach an agent its workers should have. Pure.
+
+One that was sent to an agent is told to all. Some schedulers signal every launcher, and then the word of another agent
+and the signal itself arrive both, in either order: within two seconds they are one.
+"""
+
+from __future__ import annotations
+
+__all__ = ["PassedSignals"]
+
+SAME_SIGNAL_S = 2.0
+NEVER = float("-inf")
+
+
+class PassedSignals:
+    """Two signals in a row that are both sent to this agent are two."""
+
+    def __init__(self) -> None:
+        self._sent_at: dict[int, float] = {}
+        self._heard_at: dict[int, float] = {}
+
+    def is_new_here(self, number: int, now: float) -> bool:
+        """This agent was sent the signal: whether its workers, and the other agents, do not have it yet."""
+        if now - self._heard_at.pop(number, NEVER) < SAME_SIGNAL_S:
+            return False
+        self._sent_at[number] = now
+        return True
+
+    def is_new_elsewhere(self, number: int, now: float) -> bool:
+        """Another agent was sent the signal: whether our workers do not have it yet."""
+        if now - self._sent_at.get(number, NEVER) < SAME_SIGNAL_S:
+            return False
+        self._heard_at[number] = now
+        return True
