@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from phalanx.testing.checkers import Violation
 from phalanx.testing.scenario import Scenario
 from phalanx.testing.world import World
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 1 if any seed failed."""
     parser = argparse.ArgumentParser(prog="python -m phalanx.testing", description=__doc__)
     parser.add_argument("--seeds", default="0:100", metavar="FIRST:END", help="without END (default: 0:100)")
@@ -21,7 +22,7 @@ def main() -> int:
         "--failures", type=int, default=20, metavar="N", help="stop after so many (default: 20)"
     )
     parser.add_argument("--trace", action="store_true", help="print every observation, with --seed")
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     first, _, end = options.seeds.partition(":")
     seeds = range(int(first), int(end or int(first) + 1)) if options.seed is None else [options.seed]
     failed: list[int] = []

@@ -45,6 +45,7 @@ class SimulatedAgent:
         rng: Random,
         *,
         grace_s: float,
+        has_keeper: bool = True,
     ) -> None:
         self.name = name
         self.node = node
@@ -63,7 +64,7 @@ class SimulatedAgent:
         self.on_over: list[Callable[[], None]] = []
         self.loop = NodeLoop(node.timeline, node.clock, lag_s=lambda: rng.uniform(0.0, self.slowness_s))
         self.loop.set_exception_handler(self._on_loop_error)
-        self._keeper = Keeper(node, name)
+        self._keeper = Keeper(node, name, is_gone=not has_keeper)
         self._processes: SimulatedProcesses | None = None
         trace.add(AgentStarted(name))
         self.loop.create_task(self._main())

@@ -41,7 +41,9 @@ class Faults:
         }
 
     def begin(self) -> None:
-        """Plan the first one."""
+        """Plan the first one, if there is to be any."""
+        if not self._scenario.faults:
+            return
         self._world.timeline.at(self._scenario.faults_from_s, self._next)
 
     def heal(self) -> None:

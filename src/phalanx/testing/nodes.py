@@ -146,11 +146,11 @@ class Node:
 class Keeper:
     """Kills a job's processes when its agent is gone, and then goes; or when the fence falls, and then stays."""
 
-    def __init__(self, node: Node, job: str) -> None:
+    def __init__(self, node: Node, job: str, *, is_gone: bool = False) -> None:
         self._node = node
         self._job = job
         self._fence: Entry | None = None
-        self.is_gone = False
+        self.is_gone = is_gone
         node.keepers.append(self)
 
     def fence(self, deadline: float | None) -> None:

@@ -6,6 +6,7 @@ from random import Random
 from typing import ClassVar
 
 from phalanx.records import Struct
+from phalanx.rendezvous.settings import Growth
 from phalanx.testing.checkers import Limits
 from phalanx.testing.workload import Habits
 
@@ -44,6 +45,7 @@ class Scenario(Struct, kw_only=True):
     last_call_s: float = 30.0
     store_timeout_s: float = 60.0
     grace_s: float = 10.0
+    growth: Growth = Growth.NOW
     is_hosted: bool = False
     """The store lives in the agent of the first node, and loses its data with it."""
     faults: tuple[tuple[str, float], ...] = tuple(FAULTS.items())
@@ -52,6 +54,8 @@ class Scenario(Struct, kw_only=True):
     calm_until_s: float = 560.0
     """After the faults, and after progress was seen, nothing happens until then: no new round either."""
     fault_every_s: float = 25.0
+    has_keepers: bool = True
+    """False: to see that the checkers see."""
     clock_rates: tuple[float, float] = (0.9, 1.1)
     habits: Habits = Habits()
 
@@ -82,10 +86,11 @@ class Scenario(Struct, kw_only=True):
             min_nodes=min_nodes,
             max_nodes=rng.randint(min_nodes, nodes),
             max_restarts=rng.choice((0, 1, 3, 10)),
-            ttl_s=rng.choice((5.0, 10.0, 15.0)),
+            ttl_s=rng.choice((6.0, 15.0, 15.0, 30.0)),
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
             grace_s=rng.choice((1.0, 5.0, 30.0)),
             is_hosted=rng.random() < 0.5,
+            growth=rng.choice((Growth.NOW, Growth.NOW, Growth.NOW, Growth.NEVER)),
             faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
             habits=Habits(deaf=rng.choice((0.0, 0.05, 0.3)), hangs=rng.choice((0.0, 0.3, 0.9))),

@@ -137,6 +137,8 @@ class Workload:
         self.habits = habits
         self.workers: dict[int, set[Worker]] = {}
         """Round number → live workers."""
+        self.started: list[Worker] = []
+        """All that ever were."""
         self._timeline = timeline
         self._trace = trace
         self._is_finishing = False
@@ -151,6 +153,7 @@ class Workload:
         """Start a worker."""
         worker = Worker(self, node, job, employer, settled, local_rank)
         self.workers.setdefault(settled.number, set()).add(worker)
+        self.started.append(worker)
         self._trace.add(WorkerStarted(employer.agent, worker.process.pid, settled, local_rank))
         if self._is_finishing:
             worker.finish_after(self.rng.uniform(0.1, self.habits.ends_within_s))

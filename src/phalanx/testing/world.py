@@ -216,6 +216,7 @@ class World:
             last_call_s=scenario.last_call_s,
             join_timeout_s=JOIN_TIMEOUT_S,
             store_timeout_s=scenario.store_timeout_s,
+            growth=scenario.growth,
         )
         agent = SimulatedAgent(
             name,
@@ -226,6 +227,7 @@ class World:
             self.trace,
             self._stream(name),
             grace_s=scenario.grace_s,
+            has_keeper=scenario.has_keepers,
         )
         agent.on_over.append(self.timeline.stop)
         self.agents.append(agent)
