@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
+import socket
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.system.launch import TORCHRUN, Event, Job, launcher_under_test
@@ -67,3 +71,41 @@ class SideBySide:
                 seen.append(Seen(code, job.stdout, job.stderr, tuple(job.events), folder / "logs"))
         torchrun, phalanx = seen
         return torchrun, phalanx
+
+    def nodes(self, source: str, *nodes: Sequence[object]) -> tuple[list[Seen], list[Seen]]:
+        """Run one job of several nodes on this machine, each with its own flags; what torchrun's nodes did comes first.
+
+        `{port}` in a flag is a free port of this job, and the port after it is free too.
+        """
+        script = self.folder / "train.py"
+        script.write_text(textwrap.dedent(source).lstrip("\n"))
+        seen = []
+        for launcher in TORCHRUN, launcher_under_test():
+            port = str(_two_free_ports())
+            with contextlib.ExitStack() as running:
+                jobs = []
+                for number, flags in enumerate(nodes):
+                    folder = self.folder / f"{launcher.name}-{number}"
+                    words = (*(str(flag).replace("{port}", port) for flag in flags), str(script))
+                    jobs.append((running.enter_context(Job(launcher, words, folder=folder, env={})), folder))
+                seen.append(
+                    [
+                        Seen(job.wait(), job.stdout, job.stderr, tuple(job.events), folder / "logs")
+                        for job, folder in jobs
+                    ]
+                )
+        torchrun, phalanx = seen
+        return torchrun, phalanx
+
+
+def _two_free_ports() -> int:
+    """The first of two neighbours that nobody has, below the range of outgoing connections, which would take them."""
+    while True:
+        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
+        try:
+            for one in (port, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port

@@ -77,6 +77,51 @@ def test_each_rank_finds_the_same_variables(side_by_side: SideBySide, flags: tup
         assert len({ours[name] for ours in phalanx}) == 1, f"all ranks have one {name}"
 
 
+PLACES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    *("ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+)
+MEETINGS: dict[str, tuple[str, ...]] = {
+    "static": ("--master-addr", "127.0.0.1", "--master-port", "{port}"),
+    "c10d": ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:{port}", "--rdzv-id", "job"),
+}
+
+
+def places(seen: list[Seen]) -> list[dict[str, str]]:
+    """What the workers of all nodes know of their places, by local world size (the order of nodes may be chance)."""
+    found = [environment for one in seen for environment in environments(one)]
+    found.sort(key=lambda one: (one["LOCAL_WORLD_SIZE"], one["LOCAL_RANK"]))
+    return [{name: environment[name] for name in PLACES} for environment in found]
+
+
+def test_workers_of_two_numbered_nodes_find_the_same_places(side_by_side: SideBySide) -> None:
+    """Nodes of different sizes and roles: ranks within a role are counted over the nodes that have it."""
+    both = ("--nnodes", 3, *MEETINGS["static"], "--max-restarts", 2)
+
+    torchrun, phalanx = side_by_side.nodes(
+        PROBE,
+        (*both, "--node-rank", 0, "--nproc-per-node", 1, "--role", "trainer"),
+        (*both, "--node-rank", 1, "--nproc-per-node", 2, "--role", "reader"),
+        (*both, "--node-rank", 2, "--nproc-per-node", 3, "--role", "trainer"),
+    )
+
+    assert places(phalanx) == places(torchrun)
+
+
+@pytest.mark.parametrize("meeting", MEETINGS.values(), ids=MEETINGS)
+def test_two_equal_nodes_make_one_world(side_by_side: SideBySide, meeting: tuple[str, ...]) -> None:
+    nodes = [("--nnodes", 2, "--nproc-per-node", 2, "--node-rank", rank, *meeting) for rank in range(2)]
+
+    for seen in side_by_side.nodes(PROBE, *nodes):
+        found = [environment for one in seen for environment in environments(one)]
+        assert sorted(int(one["RANK"]) for one in found) == [0, 1, 2, 3]
+        assert sorted((int(one["GROUP_RANK"]), int(one["LOCAL_RANK"])) for one in found) == [
+            (node, rank) for node in range(2) for rank in range(2)
+        ]
+        for name in "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID":
+            assert len({one[name] for one in found}) == 1, f"both nodes have one {name}"
+
+
 def test_a_static_job_gets_the_master_address_and_port_that_were_asked_for(side_by_side: SideBySide) -> None:
     flags = (
         "--nproc-per-node",
