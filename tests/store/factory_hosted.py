@@ -22,7 +22,7 @@ forget = factory_memory.forget
 @asynccontextmanager
 async def stores() -> AsyncIterator[Connect]:
     memory = MemoryServer(StoreMachine(history_max=factory_memory.HISTORY_MAX))
-    server = StoreServer(memory, Admission(run_id="job"))
+    server = StoreServer(memory, Admission(run_id="job"), report=print)
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     port = listener.getsockname()[1]

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreServer"]
 
 STRANGER_S = 10.0
+LATE_S = 1.0  # a timer that is so late was held up together with all that was to be heard
 STRANGERS_MAX = 1024  # a thousand agents may come at once, each for some milliseconds
 CONNECTIONS_MAX = 16_384
 WATCHES_MAX = (
@@ -200,9 +201,7 @@ class _Connection(asyncio.Protocol):
             return
         keep_alive(transport)
         self._transport.set_write_buffer_limits(high=UNSENT_PAUSE)
-        self._patience = asyncio.get_running_loop().call_later(
-            self._server.stranger_s, self.refuse, "It did not authenticate itself in time."
-        )
+        self._begin_patience()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -365,6 +364,17 @@ class _Connection(asyncio.Protocol):
         watches, self._watches = self._watches, {}
         for watch in watches.values():
             self._server.memory.perform(WatchClosed(watch))
+
+    def _begin_patience(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(self._server.stranger_s, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        assert self._patience is not None
+        if asyncio.get_running_loop().time() - self._patience.when() > LATE_S:
+            self._begin_patience()  # we were frozen, and could hear nobody
+        else:
+            self.refuse("It did not authenticate itself in time.")
 
     def _stop_patience(self) -> None:
         if self._patience is not None:
