@@ -146,6 +146,11 @@ def test_a_range_of_nodes_is_its_upper_end_where_nobody_may_leave() -> None:
             "rdzv_endpoint",
             "without http://",
         ),
+        (
+            ["--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=a:1,a:2,b:1", "--rdzv-id=7"],
+            "rdzv_endpoint",
+            "two endpoints of one host need ports that are two apart",
+        ),
         (["--nnodes=2", "--rdzv-backend=etcd"], "rdzv_id", "not given, and jobs share an etcd"),
         (
             ["--nnodes=2", "--rdzv-backend=etcd", "--rdzv-id=7", "--rdzv-endpoint=https://a:1,http://b:1"],

@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from tests.store.etcd.servers import cluster
+from tests.store.etcd.servers import cluster, free_ports
 
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
@@ -281,3 +281,31 @@ def test_workers_do_not_get_the_secret(tmp_path: Path) -> None:
         timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
+
+
+def test_three_endpoints_are_a_cluster_whose_data_goes_with_the_job(tmp_path: Path) -> None:
+    ports = free_ports(6)[::2]  # a member also takes the port after its own
+    endpoints = ",".join(f"127.0.0.1:{port}" for port in ports)
+    words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--rdzv-id=7")
+    meetings = [meet(*words, f"--rdzv-conf=data_dir={tmp_path}") for _ in ports]
+
+    async def opened(meeting: Meeting) -> Store:
+        while True:
+            with suppress(Unclear):  # there is no majority yet
+                return await meeting.open_store()
+            await asyncio.sleep(0.1)
+
+    async def run() -> None:
+        async with asyncio.timeout(2 * PATIENCE_S):
+            stores = await asyncio.gather(*map(opened, meetings))
+            assert all(store.is_host for store in stores)
+            await stores[0].put("/phalanx/7/x", b"here")
+            assert await stores[2].get("/phalanx/7/x") is not None
+            await asyncio.gather(*(store.close() for store in stores))
+
+    asyncio.run(run())
+    assert len(list(tmp_path.glob("etcd-?"))) == 3
+    for meeting in meetings:
+        assert meeting.forget is not None
+        meeting.forget()
+    assert not list(tmp_path.glob("etcd-?"))

@@ -203,6 +203,11 @@ def _cluster(
             "rdzv_endpoint",
             f"{len(endpoints)} endpoints cannot outvote one another; name one, three or five hosts",
         )
+    if any(Endpoint(one.host, (one.port or 0) + 1) in endpoints for one in endpoints):
+        raise MeetingError(
+            "rdzv_endpoint",
+            "two endpoints of one host need ports that are two apart: members also use the next one",
+        )
     run_id = _given_run_id(options, "several hosts keep the job's data")
     names = [str(one) for one in endpoints]
     folder = conf.data_dir or f"{_ours()}/{digest([run_id, *names])[:16]}"

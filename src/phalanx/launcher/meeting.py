@@ -86,6 +86,7 @@ def meeting_of_one(options: RunOptions) -> Meeting:
             node_id=os.urandom(8).hex(),
             host=os.uname().nodename,
             slots=options.nproc,
+            role=options.role,
             min_nodes=1,
             max_nodes=1,
             ttl_s=float("inf"),  # nobody waits for a sign of life of ours, and an idle agent is to sleep

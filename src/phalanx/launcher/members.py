@@ -22,6 +22,7 @@ def membership_of(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSe
         "node_id": os.urandom(8).hex(),
         "host": os.uname().nodename,
         "slots": options.nproc,
+        "role": options.role,
         "min_nodes": options.min_nodes,
         "max_nodes": options.max_nodes,
         "max_restarts": options.max_restarts,
