@@ -55,6 +55,10 @@ class Struct(metaclass=_StructType):
     def __init__(self, *args: Any, **given: Any) -> None:
         cls = type(self)
         positional = cls.__struct_positional__
+        if not given and len(args) == len(positional) == len(cls.__struct_fields__):
+            for field, value in zip(positional, args, strict=True):  # by far the most are made so
+                object.__setattr__(self, field, value)
+            return
         if len(args) > len(positional):
             raise TypeError(f"{cls.__name__} takes {len(positional)} positional fields, not {len(args)}")
         values = dict(zip(positional, args, strict=False))

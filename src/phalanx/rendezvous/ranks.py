@@ -42,7 +42,13 @@ def choose(candidates: Iterable[Candidate], max_nodes: int, *, is_static: bool =
     """
     ordered = sorted(candidates, key=_by_hint if is_static else _by_age)
     return tuple(
-        Member(node_id=one.node_id, registration=one.registration, host=one.node.host, slots=one.node.slots)
+        Member(
+            node_id=one.node_id,
+            registration=one.registration,
+            host=one.node.host,
+            slots=one.node.slots,
+            role=one.node.role,
+        )
         for one in ordered[:max_nodes]
     )
 
@@ -74,6 +80,7 @@ def round_of(
     place = places.get((node_id, registration))
     if place is None:
         return None
+    role = members[place].role
     return Round(
         number=record.number,
         restart_count=record.restart_count,
@@ -85,4 +92,6 @@ def round_of(
         world_size=sum(member.slots for member in members),
         master_addr=record.master_addr,
         master_port=record.master_port,
+        role_first_rank=sum(member.slots for member in members[:place] if member.role == role),
+        role_world_size=sum(member.slots for member in members if member.role == role),
     )

@@ -141,6 +141,7 @@ class Registration:
             outside_address=self._outside_address,
             boot_id=self._settings.boot_id,
             slots=self._settings.slots,
+            role=self._settings.role,
             order_hint=self._settings.order_hint,
             topology=self._settings.topology,
             is_leaving=is_leaving,

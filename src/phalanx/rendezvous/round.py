@@ -32,7 +32,19 @@ class Round(Struct, kw_only=True):
     """Workers in the round."""
     master_addr: str
     master_port: int
+    role_first_rank: int | None = None
+    """The role rank of this node's local rank 0: counted over the nodes of its role. None: all have one role."""
+    role_world_size: int | None = None
 
     def rank(self, local_rank: int) -> int:
         """The global rank of a worker of this node."""
         return self.first_rank + local_rank
+
+    def role_rank(self, local_rank: int) -> int:
+        """The rank of a worker of this node among the workers of its role."""
+        return (self.first_rank if self.role_first_rank is None else self.role_first_rank) + local_rank
+
+    @property
+    def role_size(self) -> int:
+        """Workers of this node's role."""
+        return self.world_size if self.role_world_size is None else self.role_world_size

@@ -27,6 +27,7 @@ class MembershipSettings(Struct, kw_only=True):
     """The name of this machine, for people."""
     slots: int
     """How many workers this node runs."""
+    role: str = "default"
     min_nodes: int
     max_nodes: int
     max_restarts: int = 0

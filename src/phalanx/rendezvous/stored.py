@@ -62,6 +62,7 @@ class NodeRecord(Struct, kw_only=True):
     """Where other machines reach it if ``address`` is a loopback one; empty: unknown."""
     boot_id: str = ""
     slots: int
+    role: str = "default"
     order_hint: int | None = None
     topology: str = ""
     is_leaving: bool = False
@@ -110,6 +111,7 @@ class Member(Struct, kw_only=True):
     registration: int
     host: str
     slots: int
+    role: str = "default"
 
 
 class Members(Struct, kw_only=True):
@@ -215,6 +217,6 @@ def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
     elif isinstance(value, list):
         row_kind = _Rows.kinds[annotation]
         names = row_kind.__struct_fields__
-        if all(isinstance(row, list) and len(row) >= len(names) for row in value):
+        if all(isinstance(row, list) for row in value):  # a row that is too short is not whole
             return tuple(_build(row_kind, dict(zip(names, row, strict=False))) for row in value)
     raise BadRecord(f"{kind.__name__}.{name} in the store is {str(value)[:60]!r}, not {annotation}")
