@@ -231,7 +231,8 @@ class Leader:
         ):
             if told:
                 return self._start_collecting(record, what.format(names_of(told)), is_failure=bool(failed))
-        if self._is_younger_than_its_nodes(view, record):
+        # The same number is no sign of that: a spare, or who has succeeded, may have lost its lease in this very round.
+        if any(one.node.last_round > record.number for one in view.here.values()):
             return self._start_collecting(record, "a node came back that has seen later rounds of this job")
         if done and self._done_since is None:
             self._done_since = now
@@ -310,10 +311,6 @@ class Leader:
             )
             first_rank += member.slots
         has_failed = any(one.report is not None and one.report.outcome is Outcome.FAILED for one in reports)
-        missing = [one.member for one in reports if one.is_lost or one.is_leaving]
-        if self._settings.is_static and missing and not has_failed:
-            text = self._policy.not_formed(f"{record.reason}; in a static job nobody takes a node's place")
-            return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)
         if has_failed:
             decision = self._policy.decide(
                 RoundReports(round=record, world_size=first_rank, members=tuple(reports))
@@ -322,6 +319,11 @@ class Leader:
                 return (Put(self._keys.verdict, encode(VerdictRecord(text=decision.text))),)
         elif all(one.report is not None and one.report.outcome is Outcome.SUCCEEDED for one in reports):
             return (Put(self._keys.verdict, encode(VerdictRecord(text=self._policy.succeeded()))),)
+        elif self._settings.is_static and any(
+            view.is_lost(one) or view.is_leaving(one) for one in view.members
+        ):
+            text = self._policy.not_formed(f"{record.reason}; in a static job nobody takes a node's place")
+            return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)
         else:
             lost = [one.member for one in reports if one.is_lost]
             decision = NextRound(
