@@ -217,6 +217,7 @@ def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
     elif isinstance(value, list):
         row_kind = _Rows.kinds[annotation]
         names = row_kind.__struct_fields__
-        if all(isinstance(row, list) for row in value):  # a row that is too short is not whole
+        least = len(names) - len(row_kind.__struct_defaults__)
+        if all(isinstance(row, list) and len(row) >= least for row in value):
             return tuple(_build(row_kind, dict(zip(names, row, strict=False))) for row in value)
     raise BadRecord(f"{kind.__name__}.{name} in the store is {str(value)[:60]!r}, not {annotation}")
