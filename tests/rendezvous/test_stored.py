@@ -47,7 +47,7 @@ def test_what_was_written_is_read_back(record: Struct) -> None:
 def test_fields_of_a_later_release_are_passed_over_and_those_of_an_earlier_one_may_lack() -> None:
     assert decode(Joined, b'{"registration":1,"port":2,"colour":[{}]}') == Joined(registration=1, port=2)
     assert decode(Joined, b'{"registration":1}') == Joined(registration=1, port=0)
-    rows = b'{"members":[["a",1,"h",2,"later"]]}'
+    rows = b'{"members":[["a",1,"h",2,"default","later"]]}'
     assert decode(Members, rows).members == (Member(node_id="a", registration=1, host="h", slots=2),)
 
 

@@ -101,7 +101,7 @@ class MemberMachine(Machine[MemberState]):
         self._opening.succeeded()
         self._is_host = event.is_host
         self._lease.renew(event.sent_at)
-        if not self._keys.run_id:
+        if not self._settings.run_id:  # a host that takes over has another id, and no key of the old one
             self._keys.name(event.run_id)
         self._here.leased(event)
         return [events.StartWatch(self._keys.job), self._register()]
