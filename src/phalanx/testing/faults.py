@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from phalanx.testing.trace import Fault, Healed, Resumed, Suspended
+from phalanx.testing.trace import Fault, Healed
 
 if TYPE_CHECKING:
     from phalanx.testing.nodes import Node
@@ -60,7 +60,7 @@ class Faults:
                 agent.thaw()
         self._store_goes_on()
         world.trace.add(Healed())
-        for node in world.nodes:
+        for node in world.nodes if self._scenario.all_return else ():
             world.start_agent(node)
 
     def _next(self) -> None:
@@ -138,13 +138,11 @@ class Faults:
     def _node_is_suspended(self) -> None:
         node = self._node()
         if not node.is_suspended and not node.is_off:
-            self._world.trace.add(Suspended(node.name))
             self._world.suspend(node)
             self._later(self._for_a_while_s(), self._resume, node)
 
     def _resume(self, node: Node) -> None:
         if node.is_suspended:
-            self._world.trace.add(Resumed(node.name))
             self._world.resume(node)
 
     def _cut(self, *, both: bool = False, up: bool = False, down: bool = False) -> None:

@@ -36,6 +36,10 @@ class Scenario(Struct, kw_only=True):
     nodes: int = 16
     first_nodes: int = 16
     """How many are there from the start."""
+    first_within_s: float = 10.0
+    """How far apart these come."""
+    all_return: bool = True
+    """When all is healed an agent starts on every node that has none."""
     min_nodes: int = 8
     max_nodes: int = 16
     slots: tuple[int, int] = (1, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.testing.agents import LAG_S, SimulatedAgent
 from phalanx.testing.checkers import Checker, Violation, all_checkers
 from phalanx.testing.faults import Faults
@@ -18,7 +18,7 @@ from phalanx.testing.scenario import Scenario
 from phalanx.testing.store_client import SimulatedStore
 from phalanx.testing.store_server import StorePlace
 from phalanx.testing.timeline import NodeClock, Timeline
-from phalanx.testing.trace import Trace
+from phalanx.testing.trace import Resumed, Suspended, Trace
 from phalanx.testing.workload import Workload
 
 __all__ = ["World"]
@@ -103,7 +103,7 @@ class World:
 
     def _begin(self) -> None:
         for node in self.nodes[: self.scenario.first_nodes]:
-            self.timeline.at(self.rng.uniform(0.0, 10.0), self.start_agent, node)
+            self.timeline.at(self.rng.uniform(0.0, self.scenario.first_within_s), self.start_agent, node)
 
     def _demand_progress(self) -> None:
         """Everybody comes to work in one round, and stays there."""
@@ -149,8 +149,11 @@ class World:
         staying = [agent for agent in self.agents if not agent.is_over]
         if len(self.workload.workers) != 1:
             return False
-        working = {worker.employer.agent for worker in self.workload.live if worker.is_healthy}
-        return len(working) == min(len(staying), self.scenario.max_nodes)
+        workers = self.workload.live
+        working = {worker.employer.agent for worker in workers if worker.is_healthy}
+        if self.scenario.growth is Growth.NOW:
+            return len(working) == min(len(staying), self.scenario.max_nodes)
+        return len(working) == workers[0].round.group_world_size
 
     def _who_works(self) -> str:
         rounds = {
@@ -257,6 +260,7 @@ class World:
 
     def suspend(self, node: Node) -> None:
         """Stop a whole machine."""
+        self.trace.add(Suspended(node.name))
         node.suspend()
         agent = self.agent_on(node)
         if agent is not None:
@@ -265,6 +269,7 @@ class World:
 
     def resume(self, node: Node) -> None:
         """Let it go on."""
+        self.trace.add(Resumed(node.name))
         node.resume()
         agent = self.agent_on(node)
         if agent is not None and not agent.is_frozen:

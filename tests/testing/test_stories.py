@@ -1,0 +1,310 @@
+"""Stories of whole jobs. Each began as a seed that showed a defect, or as a promise that people rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from phalanx.testing import Scenario, World
+from phalanx.testing.trace import AgentEnded, Fault, WorkerEnded, WorkerStarted
+from phalanx.testing.workload import Habits, Worker
+
+SIGTERM = 15
+Move = Callable[[World], object]
+
+# Workers that notice at once that a peer is gone, obey within a third of a second, and leave nothing behind.
+KEEN = Habits(
+    asked_s=(0.01, 0.3), deaf=0.0, leaves_child=0.0, breaks_s=(0.001, 0.01), hangs=0.0, ends_within_s=5.0
+)
+STUBBORN = Habits(asked_s=(0.01, 0.3), deaf=0.0, leaves_child=0.0, hangs=1.0)
+
+
+def scenario(nodes: int, least: int, most: int | None = None, **changes: Any) -> Scenario:
+    fields: dict[str, Any] = {
+        "nodes": nodes,
+        "first_nodes": nodes,
+        "first_within_s": 1.0,
+        "all_return": False,
+        "min_nodes": least,
+        "max_nodes": nodes if most is None else most,
+        "slots": (1, 1),
+        "max_restarts": 0,
+        "ttl_s": 10.0,
+        "last_call_s": 5.0,
+        "faults": (),
+        "faults_until_s": 150.0,
+        "calm_until_s": 200.0,
+        "clock_rates": (1.0, 1.0),
+        "habits": KEEN,
+    }
+    return Scenario(**{**fields, **changes})
+
+
+def play(what: Scenario, *moves: tuple[float, Move], seed: int = 1) -> World:
+    world = World(seed, what)
+    for at, move in moves:
+        world.timeline.at(at, move, world)
+    return world.run()
+
+
+def agent_of(world: World, number: int) -> Any:
+    agent = world.agent_on(world.nodes[number])
+    assert agent is not None, "no agent runs there"
+    return agent
+
+
+def leave(number: int) -> Move:
+    return lambda world: agent_of(world, number).stop(SIGTERM)
+
+
+def worker_of(world: World, rank: int) -> Worker:
+    return next(one for one in world.workload.live if one.rank == rank)
+
+
+def start(number: int) -> Move:
+    return lambda world: world.start_agent(world.nodes[number])
+
+
+def kill(number: int) -> Move:
+    return lambda world: agent_of(world, number).kill()
+
+
+def freeze(number: int) -> Move:
+    return lambda world: agent_of(world, number).freeze()
+
+
+def thaw(number: int) -> Move:
+    return lambda world: agent_of(world, number).thaw()
+
+
+def lose_power(number: int) -> Move:
+    return lambda world: world.lose_power(world.nodes[number])
+
+
+def lose_rank(rank: int) -> Move:
+    return lambda world: world.lose_power(worker_of(world, rank).process.node)
+
+
+def suspend(number: int) -> Move:
+    return lambda world: world.suspend(world.nodes[number])
+
+
+def resume(number: int) -> Move:
+    return lambda world: world.resume(world.nodes[number])
+
+
+def cut(number: int) -> Move:
+    def both_ways(world: World) -> None:
+        name, store = world.nodes[number].name, world.place.name
+        world.network.cut(name, store)
+        world.network.cut(store, name)
+
+    return both_ways
+
+
+def heal(world: World) -> None:
+    world.network.heal_all()
+
+
+def worker_fails(rank: int, **how: Any) -> Move:
+    def fail(world: World) -> None:
+        worker = worker_of(world, rank)
+        world.trace.add(Fault("worker fails", worker.employer.agent, rank, worker.round.number))
+        worker.fail(3, **how)
+
+    return fail
+
+
+def rounds(world: World) -> dict[int, tuple[float, int, int]]:
+    """Number → when its last worker started, how many nodes it has, and its restart count."""
+    found: dict[int, tuple[float, int, int]] = {}
+    for at, seen in world.trace.entries:
+        if isinstance(seen, WorkerStarted):
+            found[seen.round.number] = (at, seen.round.group_world_size, seen.round.restart_count)
+    return found
+
+
+def sizes(world: World) -> list[int]:
+    return [size for _, size, _ in rounds(world).values()]
+
+
+def exit_codes(world: World) -> dict[str, int]:
+    return {seen.agent: seen.exit_code for _, seen in world.trace.entries if isinstance(seen, AgentEnded)}
+
+
+def last_end_of(world: World, agent: str, *, after: float) -> float:
+    return max(
+        at
+        for at, seen in world.trace.entries
+        if isinstance(seen, WorkerEnded) and seen.agent == agent and at >= after and at < after + 30
+    )
+
+
+def test_a_node_leaves_and_the_others_form_anew_within_a_second_of_its_last_process() -> None:
+    world = play(scenario(3, 2), (50.0, leave(1)))
+    assert sizes(world) == [3, 2]
+    assert rounds(world)[2][0] <= last_end_of(world, "n1.1", after=50.0) + 1.0
+    assert exit_codes(world) == {"n0.1": 0, "n1.1": 143, "n2.1": 0}
+
+
+def test_a_node_dies_and_the_others_form_anew_within_the_lease_and_a_second() -> None:
+    world = play(scenario(3, 2), (50.0, lose_power(2)))
+    assert sizes(world) == [3, 2]
+    assert rounds(world)[2][0] <= 50.0 + 10.0 + 1.0
+
+
+def test_an_agent_that_is_killed_takes_its_workers_along_and_comes_back_as_another() -> None:
+    world = play(scenario(3, 2), (50.0, kill(2)), (70.0, start(2)))
+    assert sizes(world) == [3, 2, 3]
+
+
+def test_a_node_that_is_cut_off_stops_its_workers_in_time_and_joins_again_when_it_heals() -> None:
+    world = play(scenario(3, 2), (50.0, cut(1)), (80.0, heal))
+    assert sizes(world) == [3, 2, 3]
+    assert last_end_of(world, "n1.1", after=50.0) <= 50.0 + 0.8 * 10.0 + 0.1
+
+
+def test_the_store_is_silent_for_a_moment_and_nothing_happens() -> None:
+    world = play(scenario(3, 2), (50.0, cut(1)), (52.0, heal))
+    assert sizes(world) == [3]
+
+
+def test_a_node_that_stopped_its_workers_in_a_silence_costs_the_job_nothing() -> None:
+    """Its peers broke while its lease lived on: they failed of it, and were charged."""
+    world = play(scenario(3, 2), (50.0, cut(1)), (57.0, heal))
+    assert {count for _, _, count in rounds(world).values()} == {0}
+    assert set(exit_codes(world).values()) == {0}
+
+
+def test_peers_of_a_leaver_break_before_they_are_told_and_nothing_is_charged() -> None:
+    for seed in range(10):
+        world = play(scenario(4, 2, slots=(2, 2)), (50.0, leave(3)), seed=seed)
+        assert sizes(world) == [4, 3]
+
+
+def test_peers_break_while_a_round_ends_for_a_newcomer_and_nothing_is_charged() -> None:
+    for seed in range(10):
+        world = play(
+            scenario(4, 2, first_nodes=3, slots=(2, 2)),
+            (50.0, start(3)),
+            seed=seed,
+        )
+        assert sizes(world) == [3, 4]
+
+
+def test_a_frozen_agent_runs_no_old_workers_beside_a_new_round_not_even_the_second_time() -> None:
+    """After the first fall of its fence the keeper was gone, and nobody fenced the second freeze."""
+    world = play(
+        scenario(3, 2, habits=STUBBORN),
+        (40.0, freeze(1)),
+        (100.0, thaw(1)),
+        (120.0, freeze(1)),
+        (145.0, thaw(1)),
+    )
+    assert sizes(world) == [3, 2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("sleep_s", [3.0, 7.0])
+def test_a_machine_that_sleeps_for_less_than_its_lease_costs_nothing(sleep_s: float) -> None:
+    """Its agent did not notice that time had passed; the keeper did, and killed what the agent then called failed."""
+    for seed in range(10):
+        world = play(scenario(3, 2, ttl_s=15.0), (50.0, suspend(1)), (50.0 + sleep_s, resume(1)), seed=seed)
+        assert sizes(world) == [3] or sleep_s > 15.0 * (0.6 - 1 / 3)
+        assert {count for _, _, count in rounds(world).values()} == {0}
+        assert set(exit_codes(world).values()) == {0}
+
+
+def test_a_machine_that_sleeps_for_longer_comes_back_as_a_newcomer() -> None:
+    world = play(scenario(3, 2), (50.0, suspend(1)), (90.0, resume(1)))
+    assert sizes(world) == [3, 2, 3]
+    assert {count for _, _, count in rounds(world).values()} == {0}
+
+
+def test_two_spares_step_in_one_after_the_other() -> None:
+    world = play(scenario(5, 3, 3), (40.0, lose_rank(0)), (80.0, lose_rank(1)))
+    assert sizes(world) == [3, 3, 3]
+
+
+def test_five_agents_with_room_for_four_leave_one_spare_that_ends_as_the_job_does() -> None:
+    world = play(scenario(5, 2, 4))
+    assert sizes(world) == [4]
+    assert exit_codes(world) == {f"n{number}.1": 0 for number in range(5)}
+
+
+def test_a_node_leaves_and_comes_back_ten_times() -> None:
+    moves = [(40.0 + 20.0 * turn, leave(1)) for turn in range(10)]
+    moves += [(45.0 + 20.0 * turn, start(1)) for turn in range(10)]
+    world = play(scenario(3, 2, last_call_s=1.0, faults_until_s=260.0, calm_until_s=300.0), *moves)
+    assert sizes(world) == [3, *(2, 3) * 10]
+    assert {count for _, _, count in rounds(world).values()} == {0}
+
+
+def test_a_spare_that_returns_to_a_store_without_data_is_no_member_that_returns() -> None:
+    """The last member, still frozen with its workers, was counted as back because a spare was."""
+    world = play(
+        scenario(4, 2, 3, is_hosted=True, habits=STUBBORN),
+        (49.9, freeze(1)),
+        (50.0, kill(0)),
+        (50.2, start(0)),
+        (70.0, thaw(1)),
+    )
+    numbers = list(rounds(world))
+    assert numbers == sorted(numbers)
+
+
+def test_the_host_of_the_store_comes_back_and_the_count_of_restarts_with_it() -> None:
+    world = play(
+        scenario(3, 2, is_hosted=True, max_restarts=3),
+        (40.0, worker_fails(1)),
+        (60.0, kill(0)),
+        (65.0, start(0)),
+        (100.0, worker_fails(0)),
+    )
+    assert list(rounds(world)) == [1, 2, 3, 4] or list(rounds(world)) == [1, 2, 4, 5]
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 1, 2]
+
+
+def test_a_failure_anywhere_is_one_new_round_for_all_and_charged_once() -> None:
+    world = play(scenario(4, 4, max_restarts=3), (50.0, worker_fails(2, message="ValueError: bad batch")))
+    assert sizes(world) == [4, 4]
+    assert rounds(world)[2][2] == 1
+
+
+def test_who_failed_first_is_blamed_and_not_the_victims_that_exit_faster() -> None:
+    for seed in range(10):
+        world = play(
+            scenario(4, 4),
+            (50.0, worker_fails(2, message="ValueError: bad batch", exit_after_s=3.0)),
+            seed=seed,
+        )
+        causes = {
+            (seen.exit_code, seen.verdict.cause.rank, seen.verdict.cause.summary)  # type: ignore[attr-defined]
+            for _, seen in world.trace.entries
+            if isinstance(seen, AgentEnded)
+        }
+        assert causes == {(3, 2, "ValueError: bad batch")}
+
+
+def test_the_budget_is_the_jobs_and_not_each_nodes() -> None:
+    world = play(
+        scenario(4, 2, max_restarts=1), (50.0, worker_fails(0)), (70.0, kill(3)), (100.0, worker_fails(1))
+    )
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 1]
+    assert set(exit_codes(world).values()) == {3}
+
+
+def test_whoever_has_succeeded_waits_for_the_others() -> None:
+    world = play(scenario(3, 2))
+    ends = [at for at, seen in world.trace.entries if isinstance(seen, WorkerEnded)]
+    leaves = [at for at, seen in world.trace.entries if isinstance(seen, AgentEnded)]
+    assert max(ends) - min(ends) > 0.2
+    assert min(leaves) >= max(ends)
+
+
+@pytest.mark.parametrize("rates", [(0.9, 0.9), (1.1, 1.1), (0.9, 1.1)])
+def test_clocks_that_are_wrong_change_nothing(rates: tuple[float, float]) -> None:
+    world = play(scenario(3, 2, clock_rates=rates), (50.0, lose_power(2)), (90.0, leave(1)), (95.0, start(1)))
+    assert sizes(world)[:2] == [3, 2]
+    assert {count for _, _, count in rounds(world).values()} == {0}
