@@ -55,7 +55,7 @@ JOIN = "join"
 LEAVE = "leave"
 CHECKPOINT = "checkpoint"
 SIGNAL = "signal "  # and its number
-REPORT = "report "  # and the kind of it
+REPORT = "report "  # and the round and the kind of it: an answer may come when another round runs
 
 
 class Part:
@@ -163,8 +163,10 @@ class Part:
         key = self._keys.joined(record.number, self._settings.node_id)
         still = Compare(self._keys.round, Field.MOD_REVISION, job.round_revision)
         value = encode(Joined(registration=self._here.revision, port=self._port.port))
-        self._join_tried = record.number
-        return self._here.attempt(JOIN, (still,), (Put(key, value, self._here.lease),))
+        sent = self._here.attempt(JOIN, (still,), (Put(key, value, self._here.lease),))
+        if sent:
+            self._join_tried = record.number
+        return list(sent)
 
     def read(self, event: KeyRead, job: JobView) -> list[Any]:
         """Who is in the round."""
@@ -266,7 +268,8 @@ class Part:
             assert self._mine is not None
             key = self._keys.report(self._mine.number, self._settings.node_id, kind)
             unsaid = Compare(key, Field.CREATE_REVISION, 0)
-            commands += self._here.attempt(REPORT + kind, (unsaid,), (Put(key, self._reports[kind]),))
+            purpose = f"{REPORT}{self._mine.number} {kind}"
+            commands += self._here.attempt(purpose, (unsaid,), (Put(key, self._reports[kind]),))
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
             commands += self._here.attempt(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
@@ -292,8 +295,7 @@ class Part:
     def succeeded(self, event: Transacted) -> None:
         """One of the transactions above was applied."""
         if event.purpose == JOIN:
-            assert self._port is not None
-            self._joined = self._port.number
+            self._joined = self._join_tried  # the round of today may be another one
         elif event.purpose == LEAVE:
             self._has_told_leaving = True
             if self._gives_up_leading:
@@ -305,9 +307,14 @@ class Part:
         elif event.purpose.startswith(SIGNAL):
             self._signals.discard(int(event.purpose.removeprefix(SIGNAL)))
         elif event.purpose.startswith(REPORT):
-            self._told.add(event.purpose.removeprefix(REPORT))
+            self._was_told(event)
 
     def failed(self, event: Transacted) -> None:
         """A guard failed, and not that of the registration."""
         if event.purpose.startswith(REPORT):  # an attempt that seemed to have failed has written it
-            self._told.add(event.purpose.removeprefix(REPORT))
+            self._was_told(event)
+
+    def _was_told(self, event: Transacted) -> None:
+        number, kind = event.purpose.removeprefix(REPORT).split(" ")
+        if self._mine is not None and self._mine.number == int(number):
+            self._told.add(kind)
