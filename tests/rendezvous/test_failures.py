@@ -95,6 +95,18 @@ def test_a_broken_connection_beside_a_lost_node_costs_nothing(is_before: bool) -
     assert (second.restart_count, second.reason) == (0, "node b was lost (not charged)")
 
 
+@pytest.mark.parametrize("end", ["kill", "leave"])
+def test_a_static_job_ends_when_a_node_is_lost_or_leaves(end: str) -> None:
+    fleet = Fleet(min_nodes=2, max_nodes=2, is_static=True, max_restarts=3)
+    fleet.start("a", order_hint=0)
+    fleet.start("b", order_hint=1)
+    fleet.run_until_running("a", "b")
+    getattr(fleet, end)("b")
+    fleet.run_until_over(within_s=30.0)
+    assert verdict_of(fleet, "a").exit_code == 75
+    assert "in a static job nobody takes a node's place" in verdict_of(fleet, "a").reason
+
+
 def test_a_failure_of_its_own_beside_a_lost_node_is_charged() -> None:
     fleet = Fleet(min_nodes=2, max_nodes=3, max_restarts=1)
     fleet.start("a", "b", "c")

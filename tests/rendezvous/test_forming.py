@@ -255,7 +255,7 @@ def test_of_two_agents_with_one_node_rank_the_second_is_refused_once_the_first_i
 
 
 def test_an_agent_that_was_killed_is_replaced_under_its_name_when_its_lease_is_over() -> None:
-    fleet = Fleet(min_nodes=2, max_nodes=2, is_static=True)
+    fleet = Fleet(min_nodes=2, max_nodes=2)
     fleet.start("a", node_id="rank 0", order_hint=0)
     fleet.start("b", node_id="rank 1", order_hint=1)
     fleet.run_until_running("a", "b")

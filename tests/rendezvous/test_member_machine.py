@@ -271,11 +271,16 @@ class AnyFleet(RuleBasedStateMachine):
         if agent is not None:
             agent.link.lose_answer(purpose, is_applied=is_applied)
 
-    @rule(number=numbers, purpose=st.sampled_from(["lead", "join", "campaign", "report outcome"]))
-    def a_request_is_slow(self, number: int, purpose: str) -> None:
+    @rule(
+        number=numbers,
+        purpose=st.sampled_from(["lead", "join", "campaign", "report outcome"]),
+        has_arrived=st.booleans(),
+    )
+    def a_request_is_slow(self, number: int, purpose: str, has_arrived: bool) -> None:
         agent = self.pick(number)
         if agent is not None and purpose not in agent.link.holds:
-            self.held.append(agent.link.hold(purpose))
+            link = agent.link
+            self.held.append(link.hold_answers(purpose) if has_arrived else link.hold(purpose))
 
     @precondition(lambda self: self.held)
     @rule()

@@ -103,6 +103,27 @@ def test_a_frozen_agents_old_workers_never_run_beside_a_new_round_and_it_joins_w
     assert third.restart_count == 0, "who finds its workers killed by the keeper blames nobody"
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_spare_and_a_node_that_has_succeeded_may_lose_their_leases_without_any_harm(number: int) -> None:
+    fleet = Fleet(min_nodes=2, max_nodes=2, max_restarts=1)
+    fleet.start("a", "b")
+    fleet.run(1)
+    fleet.start("spare")
+    fleet.run_until_running("a", "b")
+    if number == 2:
+        fleet.fail("a")
+        fleet.run_until_running("a", "b", number=2)
+    fleet.finish("b")
+    fleet.cut("b", "spare")
+    fleet.run(2 * TTL_S)
+    fleet.heal()
+    fleet.run(2 * TTL_S)
+    assert fleet.record.number == number
+    assert fleet["a"].formed[-1] == fleet["a"].round
+    fleet.finish("a")
+    assert fleet.run_until_over(within_s=1.0) == {0}
+
+
 def test_an_agent_that_slept_for_less_than_a_lease_goes_on_without_a_word() -> None:
     fleet = pair()
     fleet.freeze("b")
@@ -229,6 +250,39 @@ def test_the_last_node_of_a_full_round_starts_although_its_joining_was_not_answe
     fleet.start("b")
     fleet["b"].link.lose_answer("join", is_applied=is_applied)
     fleet.run_until_running("a", "b", number=1, within_s=10.0)
+
+
+def test_an_answer_about_one_round_is_not_taken_for_one_about_the_next() -> None:
+    fleet = Fleet(min_nodes=2, max_nodes=2, max_restarts=1)
+    fleet.start("a")
+    held = fleet["a"].link.hold_answers("join")
+    fleet.run(1)
+    fleet["a"].link.held_confirms = []
+    fleet.start("b")
+    fleet.run(1)
+    assert held.commands
+    fleet.fail("b")
+    fleet.run(1)
+    assert fleet.record.number == 2
+    fleet["a"].link.confirm()
+    held.deliver()
+    fleet.run_until_running("a", "b", number=2, within_s=5.0)
+
+
+@pytest.mark.parametrize("kind", ["first_sign", "failing", "outcome"])
+def test_an_answer_to_a_report_of_one_round_is_not_taken_for_one_of_the_next(kind: str) -> None:
+    fleet = Fleet(min_nodes=2, max_nodes=2, max_restarts=1)
+    fleet.start("a", "b", slots=2)
+    fleet.run_until_running("a", "b")
+    held = fleet["b"].link.hold_answers(f"report {kind}")
+    fleet.fail("b")
+    fleet.run_until_running("a", "b", number=2, within_s=5.0)
+    held.deliver()
+    fleet["b"].obeys = False
+    fleet.fail("b")
+    assert f"{fleet.keys.report(2, 'b', kind)}" in fleet.under(fleet.keys.reports(2)) or kind == "outcome"
+    fleet["b"].obeys = True
+    assert fleet.run_until_over(within_s=40.0) == {1}
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
