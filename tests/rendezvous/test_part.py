@@ -174,6 +174,14 @@ def test_a_join_without_an_answer_is_asked_again_and_one_that_was_refused_only_w
     assert len(node.part.follow(node.job)) == 1
 
 
+@pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.COLLECTING])
+def test_who_does_not_know_whether_it_has_joined_looks(phase: Phase) -> None:
+    node = Node()
+    node.pending.unclear(node.join(3).purpose)
+    node.round(3, phase)
+    assert node.part.follow(node.job) == [events.Read(KEYS.members(3))]
+
+
 def test_a_leaver_does_not_join() -> None:
     node = Node()
     node.part.note(events.LeaveAsked())
