@@ -106,7 +106,9 @@ def test_a_job_of_two_nodes_runs_through_a_failure_with_one_restart_count(
     workers = [worker for agent in agents for worker in agent.workers]
     for restart in ("0", "1"):
         of_round = [worker for worker in workers if worker[3] == restart]
-        assert sorted(int(worker[0]) for worker in of_round) == [0, 1, 2, 3]
+        assert sorted(int(worker[0]) for worker in of_round) == [0, 1, 2, 3], [
+            agent.lines for agent in agents
+        ]
         assert {worker[1] for worker in of_round} == {"4"}
         assert len({tuple(worker[4:]) for worker in of_round}) == 1  # the round, and where rank 0 is
     assert all(agent.said("each node counts its own restarts and speaks its own verdict") for agent in agents)

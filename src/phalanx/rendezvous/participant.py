@@ -26,6 +26,7 @@ from phalanx.rendezvous.events import (
     PortNotHeld,
     ReleasePort,
     RoundFormed,
+    SignalHeard,
     StopRound,
     TimePassed,
     Told,
@@ -78,6 +79,7 @@ class Participant:
             MeetingFailed: lambda notice: self._end(RendezvousConnectionError(notice.reason)),
             ReleasePort: self._release_port,
             RoundFormed: self._round_formed,
+            SignalHeard: lambda _: None,  # its workers are not ours to signal
             StopRound: self._stop_round,
             Told: lambda notice: logging.getLogger(__name__).info("%s", notice.text),
         }

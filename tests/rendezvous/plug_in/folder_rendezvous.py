@@ -77,7 +77,7 @@ class FolderHandler:
     def next_rendezvous(self):
         with self._state() as state:
             state["waiting"].append(self._name)
-        members = []
+        members: list[str] = []
         while not members:
             with self._state() as state:
                 waiting = state["waiting"]
