@@ -139,6 +139,10 @@ class Host:
     def lose_power(self) -> None:
         """Everything on it dies in the same moment, and no last packet leaves it."""
         self.pull_cable()
+        self.kill_all()
+
+    def kill_all(self) -> None:
+        """Kill every process on it; its kernel goes on, and tells the others of broken connections."""
         while alive := [pid for pid in self._space.processes() if not _is_dead(pid)]:
             for pid in alive:
                 with contextlib.suppress(ProcessLookupError):

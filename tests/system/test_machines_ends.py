@@ -42,7 +42,7 @@ def test_a_node_that_dies_after_it_has_succeeded_is_no_loss(
     begin_together(members, world=2)
     network.order("exit 0", b)
     members[1].until("obeying")
-    members[1].printed("waiting")
+    members[1].printed("have succeeded")
 
     members[1].send(signal.SIGTERM)
 

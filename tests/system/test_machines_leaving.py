@@ -15,6 +15,7 @@ MEMBER = "from meeting import attend; attend()"
 WAYS_TO_GO: dict[str, Callable[[Agent], None]] = {
     "is told to": lambda agent: agent.send(signal.SIGTERM),
     "its agent is killed": lambda agent: agent.send(signal.SIGKILL),
+    "all its processes are killed": lambda agent: agent.host.kill_all(),
     "it loses its power": lambda agent: agent.host.lose_power(),
     "it loses its cable": lambda agent: agent.host.pull_cable(),
 }
@@ -61,7 +62,7 @@ def test_a_node_that_is_told_to_leave_ends_with_the_signals_code_and_leaves_nobo
     assert staying.wait() == 0
 
 
-def test_the_next_round_waits_for_the_leavers_last_process(
+def test_the_next_round_waits_for_the_leavers_last_process_and_for_nothing_else(
     network: Network, agents: Agents, script: Script
 ) -> None:
     train = script(
@@ -83,7 +84,7 @@ def test_the_next_round_waits_for_the_leavers_last_process(
         """
     )
     a, b = network.host(1), network.host(2)
-    arguments = (*c10d(a, "1:2"), train)
+    arguments = (*c10d(a, "1:2", keep_alive_interval=30, keep_alive_max_attempt=4), train)
     staying, leaving = agents(a, *arguments), agents(b, *arguments)
     staying.begun(world=2)
     leaving.begun(world=2)
@@ -94,7 +95,7 @@ def test_the_next_round_waits_for_the_leavers_last_process(
 
     assert leaving.wait() == 143
     (saved,) = leaving.told("saved")
-    assert staying.begun(world=1).at > saved.at
+    assert 0 < staying.begun(world=1).at - saved.at < 60, "the lease of two minutes is not waited for"
     network.order("exit 0")
     assert staying.wait() == 0
 
