@@ -275,10 +275,10 @@ def test_the_lease_is_renewed_three_times_in_its_time() -> None:
         opened = await talk.opened()
         renewed = await talk.heard(LeaseRenewed, 3)
         assert renewed.number is None
-        assert renewed.sent_at - opened.sent_at == pytest.approx(1.0, abs=0.5)
+        assert renewed.sent_at - opened.sent_at >= 0.99 * 3.0
         assert opened.lease in talk.server.machine.leases
 
-    told(story, ttl_s=1.0)
+    told(story, ttl_s=3.0)
 
 
 def test_a_renewal_without_an_answer_is_repeated_soon_and_says_nothing() -> None:
@@ -289,7 +289,7 @@ def test_a_renewal_without_an_answer_is_repeated_soon_and_says_nothing() -> None
         assert talk.stores[0].renewals == 4
         assert len(talk.posted) == 2
 
-    told(story, ttl_s=3.0)
+    told(story, ttl_s=6.0)
 
 
 def test_a_lease_that_ended_is_told_once_although_many_requests_wait_for_it() -> None:
@@ -480,7 +480,7 @@ def test_nothing_of_an_earlier_session_is_told_in_a_new_one() -> None:
         first = await talk.opened()
         talk.do(StartWatch("job/"))
         await talk.heard(KeysListed)
-        stale: list[object] = []
+        stale: list[int] = []
 
         def reopen(event: object) -> None:
             if isinstance(event, KeyChanged) and len(talk.all(KeyChanged)) == 1:

@@ -40,7 +40,6 @@ def test_the_job_is_what_was_listed_and_then_changed() -> None:
     assert job.is_listed
     assert job.round == ROUND
     assert (job.revision, job.round_revision) == (7, 6)
-    assert job.leader is not None
     job.changed(Batch(8, (gone(KEYS.leader), Change(kv(KEYS.waiting, encode(Waiting(text="w")), 8)))))
     assert job.leader is None
     assert job.waiting == Waiting(text="w")
