@@ -49,7 +49,7 @@ def test_the_job_is_what_was_listed_and_then_changed() -> None:
             (gone(KEYS.waiting), gone(KEYS.round), Change(kv(KEYS.verdict, encode(VerdictRecord(text="v"))))),
         )
     )
-    assert (job.waiting, job.round, job.round_revision) == (None, None, 0)
+    assert [job.waiting, job.round, job.round_revision] == [None, None, 0]
     assert job.verdict == VerdictRecord(text="v")
     assert job.revision == 9
 
