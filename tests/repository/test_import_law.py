@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,22 @@ def test_a_forbidden_import_breaks_a_contract(module: str, line: str, contract: 
     assert done.returncode == 1, done.stdout + done.stderr
     broken = [printed for printed in done.stdout.splitlines() if "BROKEN" in printed]
     assert any(printed.startswith(contract) for printed in broken), done.stdout
+
+
+def test_a_module_that_calls_itself_pure_is_under_the_contract() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    (pure,) = [
+        contract["source_modules"]
+        for contract in project["tool"]["importlinter"]["contracts"]
+        if contract["name"].startswith("Modules that decide")
+    ]
+    says_so = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for path in (ROOT / "src").rglob("*.py")
+        if re.search(r"\bPure\b", ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+    assert says_so
+    assert {name for name in says_so if not name.endswith(".machine")} <= set(pure)
 
 
 def test_the_contracts_hold() -> None:
