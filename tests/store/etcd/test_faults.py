@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -12,7 +13,7 @@ from tests.store.etcd.servers import FAST, Member, cluster, serving
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.store import EtcdV3Store
-from phalanx.store.port import Batch, Compare, Field, Put, StoreReset, Unclear, Watch
+from phalanx.store.port import Batch, Compare, Field, LeaseExpired, Put, StoreReset, Unclear, Watch
 
 pytestmark = pytest.mark.slow
 
@@ -41,20 +42,41 @@ class Load:
         self.certain: list[str] = []
         self.seen: list[Batch] = []
         self.is_over = False
+        self.story: deque[str] = deque(maxlen=100)
         self._has_counted = asyncio.Event()
+
+    def tell(self, line: str) -> None:
+        """Note what happened, for the message of a failure."""
+        self.story.append(f"{asyncio.get_running_loop().time():.3f} {line}")
 
     async def go_on(self, steps: int) -> None:
         """Wait until so much more has been counted."""
-        async with asyncio.timeout(PATIENCE_S):
-            for _ in range(steps):
-                self._has_counted.clear()
-                await self._has_counted.wait()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                for _ in range(steps):
+                    self._has_counted.clear()
+                    await self._has_counted.wait()
+        except TimeoutError:
+            raise AssertionError("\n".join(self.story)) from None
 
     async def keep(self, lease: int) -> None:
         """Renew the lease until cancelled. An end of it raises."""
+        now = asyncio.get_running_loop().time
+        renewed_at = now()
         while True:
-            with contextlib.suppress(Unclear):
+            begun_at = now()
+            try:
                 await self.store.renew(lease)
+            except Unclear as unclear:
+                self.tell(f"renewal: {unclear}")
+            except LeaseExpired as expired:
+                raise AssertionError(
+                    f"the lease ended {now() - renewed_at:.2f} s after a renewal; the last took "
+                    f"{now() - begun_at:.2f} s\n" + "\n".join(self.story)
+                ) from expired
+            else:
+                renewed_at = begun_at
+                self.tell(f"renewed in {now() - begun_at:.2f} s")
             await asyncio.sleep(0.5)
 
     async def see(self, watch: Watch) -> None:
@@ -68,7 +90,7 @@ class Load:
         number = 0
         while not self.is_over:
             done = f"{DONE}{name}/{number}"
-            with contextlib.suppress(Unclear):
+            try:
                 if await self.store.get(done) is None:
                     item = await self.store.get(COUNTER)
                     assert item is not None
@@ -82,6 +104,8 @@ class Load:
                 number += 1
                 self.counted += 1
                 self._has_counted.set()
+            except Unclear as unclear:
+                self.tell(f"{name}: {unclear}")
             await asyncio.sleep(0.01)
 
     async def write_once(self) -> None:
@@ -97,18 +121,23 @@ class Load:
 
 
 async def fail_in_turn(members: list[Member], load: Load) -> None:
-    """Each member dies and comes back, then each freezes and thaws. The cluster must go on meanwhile."""
-    faults: list[tuple[Callable[[Member], None], Callable[[Member], None]]] = [
-        (Member.kill, Member.start),
-        (Member.freeze, Member.thaw),
-    ]
-    for fail, mend in faults:
-        for member in members:
-            fail(member)
-            await load.go_on(50)
-            await asyncio.sleep(1)  # the lease of three seconds goes through most of it with a member missing
-            mend(member)
-            await serving([member])
+    """Each member dies and comes back, then each freezes and thaws."""
+    for member in members:
+        load.tell(f"kill {member.name}")
+        member.kill()
+        await load.go_on(50)  # while it is missing
+        await asyncio.sleep(1)
+        member.start()
+        await serving([member])
+    for member in members:
+        load.tell(f"freeze {member.name}")
+        member.freeze()
+        # Shorter than the lease: a leader that slept longer believes, when it wakes, that no lease was renewed, and has
+        # them revoked by the new one (seen with etcd 3.4.23 and 3.5.1). No client can help that.
+        await asyncio.sleep(2)
+        member.thaw()
+        await load.go_on(50)
+        await serving([member])
 
 
 def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze_in_turn() -> None:
@@ -128,7 +157,8 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             await fail_in_turn(members, load)
             load.is_over = True
             await asyncio.gather(*tasks)
-            assert not keeping.done(), keeping.exception()
+            if keeping.done():
+                await keeping  # which tells how the lease ended
             end = await eventually(lambda: store.put(END, b""))
             async with asyncio.timeout(PATIENCE_S):
                 await seeing
