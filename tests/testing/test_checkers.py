@@ -30,12 +30,13 @@ from phalanx.testing.trace import (
     Observation,
     Resumed,
     StopSignalled,
+    StoreLost,
     Suspended,
     WorkerEnded,
     WorkerStarted,
 )
 
-LIMITS = Limits(min_nodes=2, max_nodes=3, max_restarts=1)
+LIMITS = Limits(min_nodes=2, max_nodes=3, max_restarts=1, ttl_s=3.0)
 SUCCEEDED = Verdict(ending=Ending.SUCCEEDED, exit_code=0)
 
 
@@ -144,16 +145,19 @@ def test_a_world_that_goes_well_is_no_violation() -> None:
         ),
         pytest.param(RanksOnceEach(), [started("a.1", rank=2)], "rank 2 of 2", id="a rank beyond the world"),
         pytest.param(
-            OldWorkersAreGone(), [started("a.1"), started("b.1", 2)], "is alive beside", id="old beside new"
+            OldWorkersAreGone(LIMITS),
+            [started("a.1"), started("b.1", 2)],
+            "is alive beside",
+            id="old beside new",
         ),
         pytest.param(
-            OldWorkersAreGone(),
+            OldWorkersAreGone(LIMITS),
             [started("a.1", 2), started("b.1", 1)],
             "is alive beside",
             id="an old one starts late",
         ),
         pytest.param(
-            OldWorkersAreGone(),
+            OldWorkersAreGone(LIMITS),
             [started("a.1"), Suspended("a"), started("b.1", 2), 5.0, Resumed("a"), 1.0, AgentStarted("c.1")],
             "is alive beside",
             id="old after its node resumed",
@@ -209,7 +213,7 @@ def test_a_checker_complains(checker: Checker, seen: list[Observation | float], 
 
 def test_a_worker_of_a_suspended_machine_is_excused_and_for_a_moment_after() -> None:
     watch(
-        OldWorkersAreGone(),
+        OldWorkersAreGone(LIMITS),
         [
             started("a.1"),
             Suspended("a"),
@@ -222,6 +226,24 @@ def test_a_worker_of_a_suspended_machine_is_excused_and_for_a_moment_after() -> 
             AgentStarted("c.1"),
         ],
     )
+
+
+def test_newcomers_to_a_store_without_data_may_begin_anew_beside_old_workers_until_their_fence() -> None:
+    seen: list[Observation | float] = [started("a.1", 5), StoreLost(), 1.0, started("b.1", 1)]
+    watch(
+        OldWorkersAreGone(LIMITS),
+        [*seen, 1.0, WorkerEnded("a.1", 1, -9, "the fence fell"), 9.0, AgentStarted("c.1")],
+    )
+    watch(OneMembershipPerRound(LIMITS), [started("a.1"), StoreLost(), started("b.1", master_port=1)])
+    with pytest.raises(Violation, match="is alive beside"):
+        watch(OldWorkersAreGone(LIMITS), [*seen, 9.0, started("b.1", 1, rank=1, pid=2)])
+    with pytest.raises(Violation, match="is alive beside"):
+        watch(OldWorkersAreGone(LIMITS), [one for one in seen if not isinstance(one, StoreLost)])
+
+
+def test_a_member_that_remembers_may_not_begin_with_round_one() -> None:
+    with pytest.raises(Violation, match="is alive beside"):
+        watch(OldWorkersAreGone(LIMITS), [started("a.1", 5), StoreLost(), 9.0, started("a.1", 1, pid=2)])
 
 
 def test_who_leaves_may_have_a_verdict_of_its_own() -> None:

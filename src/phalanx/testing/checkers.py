@@ -15,6 +15,7 @@ from phalanx.testing.trace import (
     Observation,
     Resumed,
     StopSignalled,
+    StoreLost,
     Suspended,
     WorkerEnded,
     WorkerStarted,
@@ -52,6 +53,7 @@ class Limits(Struct, kw_only=True):
     min_nodes: int
     max_nodes: int
     max_restarts: int
+    ttl_s: float
 
 
 class Checker:
@@ -65,25 +67,36 @@ class Checker:
 
 
 class _Lives:
-    """Who still remembers which round. A store that lost its data while nobody was left begins with round 1 again."""
+    """Who remembers which round. A store that lost its data may begin with round 1 again, in a new life of the job:
+    if nobody is left who remembers, or if newcomers have formed a round before anybody came who does.
+    """
 
     def __init__(self) -> None:
         self._members: dict[int, set[str]] = {}
         self._over: set[str] = set()
+        self._is_lost = False
 
     def see(self, seen: Observation) -> bool:
-        """Take an observation; return whether a worker begins a life of the job that nobody connects with the last."""
+        """Take an observation; return whether a worker begins a new life."""
         match seen:
             case AgentEnded(agent) | AgentCrashed(agent):
                 self._over.add(agent)
+            case StoreLost():
+                self._is_lost = True
             case WorkerStarted(agent, _, settled):
-                later = [members for number, members in self._members.items() if number >= settled.number]
-                is_new = bool(later) and all(members <= self._over for members in later)
-                if is_new:
-                    self._members.clear()
-                self._members.setdefault(settled.number, set()).add(agent)
-                return is_new
+                return self._begins_anew(agent, settled.number)
         return False
+
+    def _begins_anew(self, agent: str, number: int) -> bool:
+        later = [members for other, members in self._members.items() if other >= number]
+        nobody_is_left = bool(later) and all(members <= self._over for members in later)
+        is_newcomer = not any(agent in members for members in self._members.values())
+        is_new = nobody_is_left or (bool(later) and self._is_lost and is_newcomer)
+        if is_new:
+            self._members.clear()
+            self._is_lost = False
+        self._members.setdefault(number, set()).add(agent)
+        return is_new
 
 
 class OneMembershipPerRound(Checker):
@@ -150,20 +163,29 @@ class RanksOnceEach(Checker):
 
 
 class OldWorkersAreGone(Checker):
-    """When a worker of a round starts, none of an older round is alive anywhere, and none of a newer one either."""
+    """When a worker of a round starts, none of an older round is alive anywhere, and none of a newer one either.
 
-    def __init__(self) -> None:
+    In a new life of the job (see above) those of the last one may live as long as their fence.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._fenced_s = limits.ttl_s
         self._live: dict[tuple[str, int], int] = {}
         self._suspended: set[str] = set()
         self._resumed_at: dict[str, float] = {}
         self._latest = 0
         self._lives = _Lives()
+        self._lost_at = 0.0
+        self._of_last_life: set[tuple[str, int]] = set()
 
     def see(self, at: float, seen: Observation) -> None:
         """Keep count of who is alive."""
         if self._lives.see(seen):
             self._latest = 0
+            self._of_last_life = set(self._live)
         match seen:
+            case StoreLost():
+                self._lost_at = at
             case Suspended(node):
                 self._suspended.add(node)
             case Resumed(node):
@@ -180,6 +202,8 @@ class OldWorkersAreGone(Checker):
 
     def _look(self, at: float) -> None:
         for (agent, pid), number in self._live.items():
+            if (agent, pid) in self._of_last_life and at < self._lost_at + self._fenced_s:
+                continue
             if number != self._latest and not self._is_excused(agent, at):
                 raise Violation(
                     f"pid {pid} of {agent}, of round {number}, is alive beside a worker of round {self._latest}"
@@ -337,7 +361,7 @@ def all_checkers(limits: Limits) -> list[Checker]:
     return [
         OneMembershipPerRound(limits),
         RanksOnceEach(),
-        OldWorkersAreGone(),
+        OldWorkersAreGone(limits),
         BudgetIsKept(limits),
         NothingIsLeft(),
         EveryRunEnds(),

@@ -50,7 +50,7 @@ class NodeLoop(_Loop):
         self._is_frozen = False
         self._is_closed = False
         self._is_running_now = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
         self._handler: Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object] | None = None
 
     # What the world does to it
@@ -191,9 +191,12 @@ class NodeLoop(_Loop):
     ) -> asyncio.Task[Any]:
         """Run a coroutine."""
         task = asyncio.Task(coro, loop=self, name=name, context=context)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
 
     def run_in_executor(  # type: ignore[override] # there are no threads: it is done at once
         self, executor: object, func: Callable[..., Any], *args: Any

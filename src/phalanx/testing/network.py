@@ -46,7 +46,7 @@ class Network:
     def heal_all(self) -> None:
         """End all cuts, and nothing is slow any more."""
         self._slow.clear()
-        for source, target in list(self._cuts):
+        for source, target in sorted(self._cuts):
             self.heal(source, target)
 
     def is_cut(self, source: str, target: str) -> bool:

@@ -71,7 +71,12 @@ class Scenario(Struct, kw_only=True):
     @property
     def limits(self) -> Limits:
         """What bounds each round."""
-        return Limits(min_nodes=self.min_nodes, max_nodes=self.max_nodes, max_restarts=self.max_restarts)
+        return Limits(
+            min_nodes=self.min_nodes,
+            max_nodes=self.max_nodes,
+            max_restarts=self.max_restarts,
+            ttl_s=self.ttl_s,
+        )
 
     @property
     def patience_s(self) -> float:

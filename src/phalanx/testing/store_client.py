@@ -282,7 +282,7 @@ class SimulatedStore(Store):
         connection = self._connection
         if connection is not None:
             name = (connection, number)
-            connection.watches.add(name)
+            connection.watches[name] = None
             connection.up.send(
                 self._place.request, connection, WatchAsked(name, watch.prefix, watch.next_revision)
             )
@@ -293,5 +293,5 @@ class SimulatedStore(Store):
                 del self._watches[number]
                 if self._connection is not None:
                     name = (self._connection, number)
-                    self._connection.watches.discard(name)
+                    self._connection.watches.pop(name, None)
                     self._connection.up.send(self._place.request, self._connection, WatchClosed(name))

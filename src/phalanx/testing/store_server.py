@@ -36,7 +36,7 @@ class Connection:
         self.down = Wire(network, target, source)
         self.take = take
         self.is_open = True
-        self.watches: set[object] = set()
+        self.watches: dict[object, None] = {}  # in an order that depends on nothing but the seed
 
     def leave(self) -> None:
         """The client hangs up. What it sent may still arrive, what is sent to it not."""
@@ -54,7 +54,7 @@ class StoreServer:
         self._clock = clock
         self._timer: Entry | None = None
         self._timer_at: float | None = None
-        self._connections: set[Connection] = set()
+        self._connections: dict[Connection, None] = {}
         self._is_frozen = False
         self._is_gone = False
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -89,7 +89,7 @@ class StoreServer:
         if self._is_frozen:
             self._inbox.append((self.accept, (connection,)))
             return
-        self._connections.add(connection)
+        self._connections[connection] = None
         connection.down.send(connection.take, connection, "welcome", self.incarnation)
 
     def request(self, connection: Connection, event: object) -> None:
@@ -106,7 +106,7 @@ class StoreServer:
         if self._is_frozen:
             self._inbox.append((self.hang_up, (connection,)))
             return
-        self._connections.discard(connection)
+        self._connections.pop(connection, None)
         for watch in connection.watches:
             self._step(WatchClosed(watch))
         connection.watches.clear()
@@ -126,7 +126,7 @@ class StoreServer:
         elif isinstance(command, EndWatch):
             watch: Any = command.watch
             connection, number = watch
-            connection.watches.discard(watch)
+            connection.watches.pop(watch, None)
             connection.down.send(connection.take, connection, "watch ended", (number, command.error))
         else:
             caller: Any = command.caller

@@ -22,6 +22,7 @@ __all__ = [
     "Observation",
     "Resumed",
     "StopSignalled",
+    "StoreLost",
     "Suspended",
     "Trace",
     "WorkerEnded",
@@ -91,6 +92,10 @@ class Healed(Struct):
     """No more faults from here on: now progress is demanded."""
 
 
+class StoreLost(Struct):
+    """The process that held the store's data is gone, and the data with it."""
+
+
 class Suspended(Struct):
     """A whole machine stopped, as a hypervisor does it: what is on it lives, and does nothing."""
 
@@ -119,6 +124,7 @@ Observation = (
     | WorkerEnded
     | Fault
     | Healed
+    | StoreLost
     | Suspended
     | Resumed
     | Line

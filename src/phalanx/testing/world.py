@@ -18,7 +18,7 @@ from phalanx.testing.scenario import Scenario
 from phalanx.testing.store_client import SimulatedStore
 from phalanx.testing.store_server import StorePlace
 from phalanx.testing.timeline import NodeClock, Timeline
-from phalanx.testing.trace import Resumed, Suspended, Trace
+from phalanx.testing.trace import Resumed, StoreLost, Suspended, Trace
 from phalanx.testing.workload import Workload
 
 __all__ = ["World"]
@@ -239,7 +239,7 @@ class World:
         is_host = self.scenario.is_hosted and agent.node is self.nodes[0]
         if is_host and self.place.server is None:
             self.place.start(agent.node.clock, keeps_data=False)
-            agent.on_over.append(self.place.stop)
+            agent.on_over.append(self._lose_store)
         client = SimulatedStore(
             self.place,
             agent.node.name,
@@ -250,6 +250,10 @@ class World:
         agent.clients.append(client)
         await client.wait_connected(OPEN_WITHIN_S)
         return client
+
+    def _lose_store(self) -> None:
+        self.place.stop()
+        self.trace.add(StoreLost())
 
     # What faults do
 
