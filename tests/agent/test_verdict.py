@@ -119,8 +119,15 @@ def test_a_symptom_of_a_broken_connection_yields_to_any_other_failure(summary: s
     assert first_of_nodes([([symptom], 5), ([cause], 9)]) is cause
 
 
-def test_a_symptom_is_found_in_the_details_too() -> None:
-    assert failed(0, summary="RuntimeError: x", details="... Connection reset by peer ...").is_secondary
+def test_the_end_of_standard_error_tells_a_symptom_only_where_a_library_gave_up_without_an_exception() -> (
+    None
+):
+    said = "... NCCL watchdog: Connection reset by peer ..."
+    assert failed(0, summary="killed by SIGABRT", exit_code=-6, details=said).is_secondary
+    assert not failed(0, summary="RuntimeError: x", details=said).is_secondary
+    assert not failed(0, summary="killed by SIGKILL", exit_code=-9, details=said).is_secondary, (
+        "out of memory"
+    )
 
 
 def test_what_the_launcher_stopped_yields_to_a_symptom() -> None:

@@ -54,3 +54,14 @@ def test_each_limit_is_before_the_stores(ttl_s: float, sent_at: float) -> None:
     assert lease.fenced_at is not None
     assert lease.silent_at + lease.stop_grace_s < lease.fenced_at < sent_at + ttl_s
     assert lease.ended_at == pytest.approx(sent_at + ttl_s)
+
+
+def test_time_that_was_slept_counts_for_answers_that_were_under_way_too() -> None:
+    lease = LeaseTimes(10)
+    lease.renew(100)
+    lease.age(30, 102)
+    assert lease.renewed_at == 70
+    lease.renew(101)  # asked for before the sleep, answered after it
+    assert lease.renewed_at == 71
+    lease.renew(103)
+    assert lease.renewed_at == 103

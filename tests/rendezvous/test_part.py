@@ -238,12 +238,20 @@ def test_workers_are_stopped_once_when_their_round_is_over(number: int, phase: P
 def test_who_did_not_start_in_time_reports_that_it_was_stopped() -> None:
     node = Node()
     node.answer(node.join(3))
-    assert node.settle(3, phase=Phase.COLLECTING) == []
-    (command,) = node.part.follow(node.job)
+    (command,) = node.settle(3, phase=Phase.COLLECTING)
     (put,) = command.then
     assert put.key == KEYS.report(3, "a", "outcome")
     assert decode(Report, put.value).outcome is Outcome.STOPPED
     assert node.part.follow(node.job) == []
+
+
+def test_a_confirmation_that_came_too_late_is_asked_for_again() -> None:
+    node = Node()
+    node.answer(node.join(1))
+    assert node.settle(1) == [events.ConfirmLease(1)]
+    assert node.part.follow(node.job) == [], "it is under way"
+    node.part.not_confirmed()
+    assert node.part.follow(node.job) == [events.ConfirmLease(1)]
 
 
 def test_each_report_is_written_once_by_this_life_and_only_the_first_of_a_kind_counts() -> None:

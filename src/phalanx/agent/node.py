@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import signal
@@ -31,6 +32,7 @@ from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, JobSpec
 from phalanx.agent.verdict import Ending, Verdict
 from phalanx.agent.workers import Workers
+from phalanx.multiprocessing.descriptors import make_room
 from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort, Slept
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.machine import MemberMachine
@@ -47,6 +49,7 @@ __all__ = ["Node"]
 # A worker needs one, and one for each forked child that has something to say. More would eat our descriptors.
 CONNECTIONS_PER_WORKER, CONNECTIONS_SPARE = 4, 32
 REFUSALS_SAID_MAX = 20  # a worker that sends nonsense in a loop must not fill the console
+OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # as asyncio's accept has them
 SLEPT_MIN_S = 0.05  # two clocks that are read one after the other differ by less
 ALARM_BEFORE_FENCE = (
     0.3  # of the ttl: between the next renewal, which is due, and the silence that stops the workers
@@ -75,6 +78,8 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         folder = new_socket_folder()
+        if self._is_fenced:  # it may come to serve the store to all nodes
+            make_room(self._spec.membership.max_nodes + self._spec.nproc)
         self._make_parts(os.path.join(folder, "agent.sock"))
         handled = watch_signals(
             self._loop,
@@ -132,7 +137,7 @@ class Node:
             channel_path,
             self._on_message,
             connections_max=CONNECTIONS_PER_WORKER * spec.nproc + CONNECTIONS_SPARE,
-            on_refusal=self._on_refusal,
+            on_refusal=lambda reason: self._on_refusal("of a worker", reason),
         )
         self._processes = Processes(
             spec,
@@ -154,7 +159,13 @@ class Node:
     def _make_session(self) -> Session | ForeignSession:
         spec, post, on_bug = self._spec, self._driver.post, self._driver.found_bug
         if spec.make_handler is None:
-            return Session(spec.open_store, post, ttl_s=spec.membership.ttl_s, on_bug=on_bug)
+            return Session(
+                spec.open_store,
+                post,
+                ttl_s=spec.membership.ttl_s,
+                on_bug=on_bug,
+                on_refusal=lambda reason: self._on_refusal("to the store", reason),
+            )
         from phalanx.rendezvous.foreign import ForeignSession
 
         return ForeignSession(spec.make_handler, post, settings=spec.membership, on_bug=on_bug)
@@ -223,11 +234,11 @@ class Node:
         elif isinstance(message, ExcludeAsked):
             self._console.say(f"local rank {local_rank} asks to exclude this node: {message.reason}")
 
-    def _on_refusal(self, reason: str) -> None:
+    def _on_refusal(self, what: str, reason: str) -> None:
         self._refusals += 1
         if not self._driver.ended.done() and self._refusals <= REFUSALS_SAID_MAX:
             last = "; further ones are not told" if self._refusals == REFUSALS_SAID_MAX else ""
-            self._console.say(f"a connection of a worker was refused: {reason}{last}")
+            self._console.say(f"a connection {what} was refused: {reason}{last}")
 
     def _on_keeper_gone(self) -> None:
         self._loop.remove_reader(self._keeper.fileno())
@@ -238,9 +249,12 @@ class Node:
             )
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        self._driver.found_bug(
-            context.get("exception") or RuntimeError(context["message"]), context["message"]
-        )
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in OUT_OF_DESCRIPTORS and "socket" in context:
+            # A listener of ours, full for the moment: asyncio tries again in a second, and so does who wants in.
+            self._on_refusal("to the store", f"no descriptor is free ({error.strerror})")
+            return
+        self._driver.found_bug(error or RuntimeError(context["message"]), context["message"])
 
     def _unwatch(self) -> None:
         self._processes.unwatch()

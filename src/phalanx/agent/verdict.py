@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from signal import SIGABRT
 
 from phalanx.records import Struct
 
@@ -87,8 +88,13 @@ class Failure(Struct, kw_only=True):
 
     @property
     def is_secondary(self) -> bool:
-        """A symptom that the death of another node explains: the connection to it broke."""
-        text = f"{self.summary}\n{self.details}".lower()
+        """A symptom that the death of another node explains: the connection to it broke.
+
+        The exception says so. The end of standard error is asked only where a library gave up without one.
+        """
+        text = self.summary.lower()
+        if self.exit_code == -SIGABRT:
+            text += self.details.lower()
         return any(words in text for words in PEER_GONE_WORDS)
 
     @property

@@ -259,6 +259,9 @@ class SessionOpened(Heard, kw_only=True):
     outside_address: str
     """Where other machines reach it, if ``address`` is a loopback one; empty: unknown."""
     is_host: bool
+    """The others lose the store, or a voter of it, when this process ends."""
+    is_local: bool = False
+    """The store is in this process, and frozen whenever we are."""
 
 
 class StoreNotReached(Heard):

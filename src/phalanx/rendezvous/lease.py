@@ -9,6 +9,7 @@ __all__ = ["LeaseTimes"]
 
 SILENT_AT = 0.6  # of the ttl: the agent stops its workers
 FENCED_AT = 0.8  # of the ttl: the keeper kills them, whatever the agent does
+SLEEPS_KEPT = 15
 STOP_GRACE = 0.15  # of the ttl: what is left for an orderly stop between the two
 
 
@@ -18,13 +19,16 @@ class LeaseTimes:
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
         self.renewed_at: float | None = None
+        self._slept: list[tuple[float, float]] = []  # (when it was found, seconds), the latest few
 
     def renew(self, sent_at: float) -> None:
-        """An answer came to a renewal that was sent then. Answers may overtake each other."""
+        """An answer came to a renewal that was sent then. Answers may overtake each other, and a sleep lies between."""
+        sent_at -= sum(seconds for found_at, seconds in self._slept if found_at > sent_at)
         self.renewed_at = sent_at if self.renewed_at is None else max(self.renewed_at, sent_at)
 
-    def age(self, seconds: float) -> None:
-        """Time went by that our clock did not count."""
+    def age(self, seconds: float, now: float) -> None:
+        """Time went by that our clock did not count, and that is found out now."""
+        self._slept = [*self._slept[-SLEEPS_KEPT:], (now, seconds)]
         if self.renewed_at is not None:
             self.renewed_at -= seconds
 

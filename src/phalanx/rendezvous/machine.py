@@ -47,7 +47,7 @@ class MemberMachine(Machine[MemberState]):
         self._leading = Leading(settings, self._keys, policy)
         self._here = Registration(settings, self._keys, self._pending)
         self._part = Part(settings, self._keys, self._pending, self._here)
-        self._is_host = False
+        self._is_host = self._is_local = False
         self._opening = Opening(settings)
         self._drained_at = 0.0
         self._said_waiting = ""
@@ -99,7 +99,7 @@ class MemberMachine(Machine[MemberState]):
     def _opened(self, event: events.SessionOpened, now: float) -> list[Any]:
         self.state = MemberState.REGISTERING
         self._opening.succeeded()
-        self._is_host = event.is_host
+        self._is_host, self._is_local = event.is_host, event.is_local
         self._lease.renew(event.sent_at)
         if not self._settings.run_id:  # a host that takes over has another id, and no key of the old one
             self._keys.name(event.run_id)
@@ -140,6 +140,7 @@ class MemberMachine(Machine[MemberState]):
             if self.state is MemberState.REGISTERING and not self._pending.is_under_way():
                 commands.append(self._register())
         if self._lease.is_silent(now):
+            self._part.not_confirmed()
             return commands
         if event.number is not None and not (self._part_ended or self._is_decided or self._has_failed):
             commands += self._part.lease_confirmed(event.number, self._job, self._lease.fenced_at)
@@ -153,7 +154,9 @@ class MemberMachine(Machine[MemberState]):
         return [events.Told(f"{silence}: the others may soon count this node as lost"), *stop]
 
     def _slept(self, event: events.Slept, now: float) -> list[Any]:
-        self._lease.age(event.seconds)
+        self._lease.age(event.seconds, now)
+        if self._lease.renewed_at is None:
+            return []
         if self._is_too_late(now):
             return self._fall_silent(now)
         return [*self._part.fence(self._lease.fenced_at), events.RenewLease()]
@@ -293,8 +296,8 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _silent_time(self, event: events.TimePassed, now: float) -> list[Any]:
-        if self._lease.ended_at is None or now < self._lease.ended_at or self._is_host:
-            return []  # the host of the store was frozen: its store was, too, and forgives
+        if self._lease.ended_at is None or now < self._lease.ended_at or self._is_local:
+            return []  # we were frozen, and our own store with us: it forgives
         # Whoever has the store now counts this node as lost. It may be another store, on another host or on this one.
         return self._lose("the store was not heard for a whole lease", now)
 
@@ -310,7 +313,7 @@ class MemberMachine(Machine[MemberState]):
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
                 times += [self._leading.deadline, self._part.barrier_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
-            times = [None if self._is_host else self._lease.ended_at]
+            times = [None if self._is_local else self._lease.ended_at]
         elif self.state is MemberState.DRAINING:
             times = [self._drained_at]
         return min((at for at in times if at is not None), default=None)
@@ -352,6 +355,13 @@ class MemberMachine(Machine[MemberState]):
         self._said_waiting = text or self._said_waiting
         return [events.Told(f"waiting: {text}")] if is_news else []
 
+    def check(self) -> None:
+        """Workers run in a round that was confirmed; whoever waits for the store gives up some day."""
+        running = self._part.running
+        assert running is None or running.group_world_size >= 1, "workers run in a settled round"
+        waits = self.state in (MemberState.OPENING, MemberState.SILENT) and not self._has_failed
+        assert not waits or self._is_local or self._next_deadline(0.0) is not None, "a wait without an end"
+
     # The table
 
     table: ClassVar[dict[type, dict[MemberState, Arrow | Void]]] = {
@@ -362,7 +372,7 @@ class MemberMachine(Machine[MemberState]):
         events.StoreWasReset: connected(_reset),
         events.LeaseRenewed: connected(_renewed),
         events.LeaseEnded: connected(_lease_ended),
-        events.Slept: connected(_slept),
+        events.Slept: everywhere(_slept),
         events.KeysListed: connected(_listed, DRAINING=_drain),
         events.KeyChanged: connected(_changed, DRAINING=_drain),
         events.KeyRead: connected(_read),

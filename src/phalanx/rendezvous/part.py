@@ -80,6 +80,7 @@ class Part:
         self._read = 0  # the round whose members were asked for
         self._mine: Round | None = None  # the round that settled with this node in it, in this life
         self._is_confirmed = False
+        self._confirming = 0  # the round for which the lease is being confirmed
         self.running: Round | None = None
         self._running_registration = 0
         self._is_stopping = False
@@ -98,7 +99,7 @@ class Part:
         self._here.ended()
         self._has_told_leaving = False
         self._campaigned_at = 0
-        self._joined = self._join_tried = self._read = 0
+        self._joined = self._join_tried = self._read = self._confirming = 0
         self._mine = None
         self._is_confirmed = False
         self._reports.clear()
@@ -141,7 +142,12 @@ class Part:
         if is_curious and self.running is None and self._read != record.number:
             self._read = record.number
             return [Read(self._keys.members(record.number))]
-        if record.phase is Phase.COLLECTING and self._is_idle_member(record):
+        if not self._is_idle_member(record):
+            return []
+        if record.phase is Phase.SETTLED and self._confirming != record.number:
+            self._confirming = record.number
+            return [ConfirmLease(record.number)]
+        if record.phase is Phase.COLLECTING:
             # It was over before our workers began.
             self._is_confirmed = True
             self.report("outcome", encode(Report(outcome=Outcome.STOPPED)))
@@ -190,7 +196,11 @@ class Part:
         self._reports.clear()
         self._told.clear()
         self.barrier_at = None
-        return [ConfirmLease(record.number)] if record.phase is Phase.SETTLED else []
+        return self.follow(job)
+
+    def not_confirmed(self) -> None:
+        """An answer came too late to show anything: the lease is to be confirmed anew."""
+        self._confirming = 0
 
     def lease_confirmed(self, number: int, job: JobView, fenced_at: float | None) -> list[Any]:
         """The lease was alive after the round was seen settled: start, if it still is."""

@@ -30,7 +30,7 @@ class Candidate(Struct):
 
 def natural_order(text: str) -> tuple[tuple[int, int, str], ...]:
     """A sort key in which numbers inside of names count as numbers: n2 before n10, 10.0.0.9 before 10.0.0.10."""
-    parts = re.split(r"([0-9]+)", text)
+    parts = re.split(r"([0-9]{1,18})", text)  # whatever a node says of itself, no number is longer
     return tuple((1, int(part), "") if part.isdecimal() else (0, 0, part) for part in parts if part)
 
 

@@ -58,12 +58,14 @@ class Session:
         *,
         ttl_s: float,
         on_bug: Callable[[BaseException, object], None],
+        on_refusal: Callable[[str], object] = str,
     ) -> None:
         self._open_store = open_store
         self._post = post
         self._ttl_s = ttl_s
         self._is_alone = ttl_s == float("inf")  # nobody would notice our end: no lease, and nothing to renew
         self._on_bug = on_bug
+        self._on_refusal = on_refusal
         self._store: Store | None = None
         self._lease = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,6 +165,7 @@ class Session:
                 address=source or outside or "127.0.0.1",
                 outside_address=outside if not source or _is_loopback(source) else source,
                 is_host=store.is_host,
+                is_local=store.is_local,
             )
         )
 
@@ -171,6 +174,7 @@ class Session:
         try:
             store = self._store = await self._open_store()
             sent_at = asyncio.get_running_loop().time()
+            store.tell_refusals(self._on_refusal)
             self._lease = 0 if self._is_alone else await store.grant(self._ttl_s)
         except (Unclear, StoreReset, OSError) as error:
             await self._drop_store()

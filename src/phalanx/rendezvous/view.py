@@ -121,7 +121,7 @@ class JobView:
             elif kv.key.startswith(self._keys.signals):
                 number = kv.key.removeprefix(self._keys.signals)
                 node_id = decode(SignalRecord, kv.value).node_id
-                self._signals += [(int(number), node_id)] if number.isdecimal() else []
+                self._signals += [(int(number), node_id)] if _is_number(number) else []
         except BadRecord as reason:
             self.refused.append(str(reason))
 
@@ -219,7 +219,12 @@ class Nodes:
         if kind == "here":
             return kind, 0, rest, ""
         digits, _, rest = rest.partition("/")
-        if not digits.isdecimal():
+        if not _is_number(digits):
             return "", 0, "", ""
         node_id, _, what = rest.partition("/")
         return kind, int(digits), node_id, what if kind == "reports" else ""
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a number of ours: no round, and no signal, has more digits."""
+    return text.isdecimal() and len(text) <= 18

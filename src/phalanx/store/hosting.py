@@ -48,6 +48,15 @@ class HostStore(MemoryStore):
         """The address that we serve on, at which the others reach us; None when we serve on all."""
         return self._source_address
 
+    @property
+    def is_local(self) -> bool:
+        """It is in this process."""
+        return True
+
+    def tell_refusals(self, tell: Callable[[str], None]) -> None:
+        """Why connections were ended, one sentence each."""
+        self.serving.report_to(tell)
+
     async def serve(self, addresses: list[Address], *, everywhere: bool, tls: ssl.SSLContext | None) -> None:
         """Begin to serve. Raises what ``listen`` does."""
         listeners = listen(addresses, everywhere=everywhere)

@@ -118,6 +118,11 @@ class MemoryStore(Store):
         self._ask(WatchAsked(queue, prefix, from_revision))
         return queue
 
+    @property
+    def is_local(self) -> bool:
+        """It is in this process."""
+        return True
+
     async def grant(self, ttl_s: float) -> int:
         """As every store does."""
         lease = self._ask(GrantAsked(self, ttl_s))

@@ -10,7 +10,7 @@ guard the write with a comparison that the first one would have broken.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from enum import Enum
 
 from phalanx.records import Struct
@@ -217,6 +217,14 @@ class Store(ABC):
     def is_host(self) -> bool:
         """Whether this process serves the store to the others, who lose it when we go."""
         return False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether all of the store is in this process: it is silent only while we are frozen, and then it was, too."""
+        return False
+
+    def tell_refusals(self, tell: Callable[[str], None]) -> None:  # noqa: B027 # most have nothing to tell
+        """Who serves the store to others says through ``tell`` why it ended a connection, one sentence each."""
 
     @property
     def run_id(self) -> str | None:

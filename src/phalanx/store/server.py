@@ -8,6 +8,7 @@ does not read is cut off; it comes back, and its watches go on where they were.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from collections import deque
@@ -54,6 +55,7 @@ STRANGER_S = 10.0
 LATE_S = 1.0  # a timer that is so late was held up together with all that was to be heard
 STRANGERS_MAX = 1024  # a thousand agents may come at once, each for some milliseconds
 CONNECTIONS_MAX = 16_384
+DESCRIPTORS_KEPT = 256
 WATCHES_MAX = (
     10_000  # of one connection; an agent has a handful, and one for each value that its workers wait for
 )
@@ -80,7 +82,12 @@ class StoreServer:
         self.incarnation = secrets.token_hex(16)
         self.stranger_s = stranger_s
         self.unsent_max = unsent_max
-        self._strangers_max = strangers_max
+        limit = os.sysconf("SC_OPEN_MAX")
+        if limit < 0:  # there is none
+            limit = CONNECTIONS_MAX * 2
+        # Of the descriptors that this process may have, some are its own, and strangers get no more than a quarter.
+        self._connections_max = max(8, min(CONNECTIONS_MAX, limit - DESCRIPTORS_KEPT))
+        self._strangers_max = min(strangers_max, max(8, limit // 4))
         self._report = report
         self._told = 0
         self._listeners: list[asyncio.Server] = []
@@ -129,7 +136,7 @@ class StoreServer:
 
     def opened(self, connection: _Connection) -> bool:
         """Whether a new connection may stay."""
-        if len(self._connections) >= CONNECTIONS_MAX:
+        if len(self._connections) >= self._connections_max:
             return False
         if len(self._strangers) >= self._strangers_max:
             next(iter(self._strangers)).refuse("Too many connections wait to be authenticated.")
@@ -145,6 +152,10 @@ class StoreServer:
         """A connection has ended."""
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
+
+    def report_to(self, report: Callable[[str], None]) -> None:
+        """Sentences go there from now on."""
+        self._report = report
 
     def tell(self, sentence: str) -> None:
         """Report why a connection was ended."""
