@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from grpclib.const import Handler
+from grpclib.encoding.proto import ProtoCodec
 from grpclib.server import Server, Stream
 
 from phalanx.store.etcd.connection import Call
@@ -24,6 +25,13 @@ KEEP_ALIVE = Call("Lease/LeaseKeepAlive", "LeaseKeepAlive", is_stream=True)
 
 def header(revision: int = 10) -> Any:
     return message("ResponseHeader")(cluster_id=1, revision=revision)
+
+
+class AnyCodec(ProtoCodec):
+    """Sends messages, and bytes as they are."""
+
+    def encode(self, message: Any, message_type: Any) -> bytes:
+        return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 
 class Scripted:
@@ -54,14 +62,14 @@ class Scripted:
                     call.reply(header=header(), **({"leader": 1} if call is STATUS else {}))
                 )
 
-        return Handler(handle, call.cardinality, call.request, call.reply)
+        return Handler(handle, call.cardinality, call.request, object)  # whatever a script sends
 
 
 @asynccontextmanager
 async def scripted() -> AsyncIterator[Scripted]:
     """A server of this kind on a port of its own."""
     service = Scripted()
-    server = Server([service])
+    server = Server([service], codec=AnyCodec())
     await server.start("127.0.0.1", 0)
     [listening] = server._server.sockets  # type: ignore[union-attr]  # grpclib does not tell its port
     service.endpoint = f"127.0.0.1:{listening.getsockname()[1]}"

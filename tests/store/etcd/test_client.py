@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -245,6 +246,47 @@ def test_an_empty_answer_is_no_answer() -> None:
         assert len(server.asked(KEEP_ALIVE)) > 1
 
     on_servers(1, story)
+
+
+def test_bytes_that_are_no_message_are_no_answer_and_the_client_lives_on() -> None:
+    async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
+        async def babble(request: Any, stream: Stream[Any, Any]) -> None:
+            await stream.send_message(b"\xff\xff\xff")
+
+        first.on(TXN, babble)
+        first.on(WATCH, babble)
+        second.on(WATCH, never)
+        with pytest.raises(Unclear):
+            await store.put("/t/", b"")
+        await store.put("/t/", b"")
+        store.watch("/t/", 1)
+        await until(lambda: second.asked(WATCH))
+
+    on_servers(2, story)
+
+
+def test_a_server_that_speaks_something_else_is_unclear() -> None:
+    async def run(words: bytes) -> None:
+        speaking: list[asyncio.Task[Any] | None] = []
+
+        async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            speaking.append(asyncio.current_task())
+            with contextlib.suppress(OSError):
+                writer.write(words)
+                await reader.read()
+            with contextlib.suppress(OSError):
+                writer.close()
+                await writer.wait_closed()
+
+        server = await asyncio.start_server(speak, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with pytest.raises(Unclear):
+                await open_etcd(f"127.0.0.1:{port}", attempt_s=0.2)
+        await asyncio.gather(*filter(None, speaking))
+
+    for words in (b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\xff" * 1000, b""):
+        asyncio.run(run(words))
 
 
 @pytest.mark.parametrize(

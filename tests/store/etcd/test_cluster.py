@@ -15,9 +15,9 @@ import pytest
 from tests.store.etcd.servers import free_ports
 
 from phalanx.store.etcd import open_etcd
-from phalanx.store.etcd.cluster import EtcdCluster
+from phalanx.store.etcd.cluster import ClusterStore, EtcdCluster
 from phalanx.store.etcd.member import EtcdMember
-from phalanx.store.port import Refused, Store, StoreError, Unclear
+from phalanx.store.port import Refused, StoreError, Unclear
 
 PATIENCE_S = 60
 
@@ -44,7 +44,7 @@ def on_agents(story: Callable[[list[EtcdCluster]], Awaitable[None]], agents: lis
     asyncio.run(run())
 
 
-async def opened(agent: EtcdCluster) -> Store:
+async def opened(agent: EtcdCluster) -> ClusterStore:
     """Try until there is a majority, as a session does."""
     while True:
         try:
@@ -61,11 +61,14 @@ async def answered(call: Callable[[], Awaitable[object]]) -> object:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> None:
     async def story(agents: list[EtcdCluster]) -> None:
         stores = await asyncio.gather(*map(opened, agents))
         assert sorted(agent.index for agent in agents if agent.index is not None) == [0, 1, 2]
         assert all(store.is_host for store in stores)
+        spared: list[int] = []
+        stores[0].spare_servers(spared.append)
         for number, agent in enumerate(agents):
             assert agent.member is not None
             pid = agent.member.pid
@@ -77,6 +80,9 @@ def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> N
             # It starts again by itself, with its data.
             while agent.member.pid in (None, pid):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
+        assert agents[0].member is not None
+        assert spared[-1] == agents[0].member.pid
+        assert len(set(spared)) == 2
         listing = await answered(lambda: stores[0].list("/t/"))
         assert len(listing.items) == 9  # type: ignore[attr-defined]
         await asyncio.gather(*(store.close() for store in stores))
@@ -85,6 +91,7 @@ def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> N
     on_agents(story, three_agents(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_member_alone_waits_for_the_others_and_says_so(tmp_path: Path) -> None:
     async def story(agents: list[EtcdCluster]) -> None:
         with pytest.raises(Unclear, match=r"no majority yet \(our member, .*, runs\)"):
@@ -120,6 +127,7 @@ def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
     on_agents(story, agents)
 
 
+@pytest.mark.slow
 def test_a_member_comes_back_only_with_its_data(tmp_path: Path) -> None:
     async def story(agents: list[EtcdCluster]) -> None:
         stores = await asyncio.gather(*map(opened, agents))

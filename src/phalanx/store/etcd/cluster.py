@@ -17,7 +17,7 @@ import ipaddress
 import logging
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -52,6 +52,12 @@ class ClusterStore(EtcdV3Store):
     def is_host(self) -> bool:
         """See the port."""
         return self._cluster.member is not None
+
+    def spare_servers(self, spare: Callable[[int], None]) -> None:
+        """Call ``spare`` with the pid of our member, now and at each later start: who ends all children of this
+        process, as an agent does with what its workers left, must not end that one.
+        """
+        self._cluster.spare_servers(spare)
 
     async def close(self) -> None:
         """See the port."""
@@ -88,6 +94,7 @@ class EtcdCluster:
         """Which of the endpoints is ours; None: none of them, or not known yet."""
         self.member: EtcdMember | None = None
         self._lock: IO[bytes] | None = None
+        self._spare: Callable[[int], None] | None = None
         self._keeping: asyncio.Task[None] | None = None
 
     async def open(self) -> ClusterStore:
@@ -120,7 +127,7 @@ class EtcdCluster:
             member = EtcdMember(self._arguments(index, addresses), log=self._folder / f"etcd-{index}.log")
             try:
                 await self._check_data(index)
-                await member.start()
+                await self._start(member)
             except BaseException:
                 await self.stop()  # gives the claim back
                 raise
@@ -139,6 +146,12 @@ class EtcdCluster:
             return False
         self._lock = lock
         return True
+
+    def spare_servers(self, spare: Callable[[int], None]) -> None:
+        """See ``ClusterStore``."""
+        self._spare = spare
+        if self.member is not None and self.member.pid is not None:
+            spare(self.member.pid)
 
     async def stop(self) -> None:
         """Stop our member, if there is one; its data stays. Idempotent."""
@@ -171,7 +184,12 @@ class EtcdCluster:
                 pause_s,
             )
             await asyncio.sleep(pause_s)
-            await member.start()
+            await self._start(member)
+
+    async def _start(self, member: EtcdMember) -> None:
+        await member.start()
+        if self._spare is not None and member.pid is not None:
+            self._spare(member.pid)
 
     def _explained(self, unclear: Unclear) -> Unclear:
         here = "no member of it is ours"

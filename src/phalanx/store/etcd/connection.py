@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from grpclib.client import Channel, Stream
 from grpclib.config import Configuration
 from grpclib.const import Cardinality
@@ -25,8 +26,17 @@ from phalanx.store.etcd.messages import Message, message
 
 __all__ = ["Call", "Connection"]
 
-# A connection that ends in the middle of a message shows as an assertion of grpclib's.
-_BROKEN = (StreamTerminatedError, ProtocolError, H2Error, OSError, AssertionError)
+# A connection that ends in the middle of a message shows as an assertion of grpclib's, and a compressed message, which
+# nobody has asked for, as something that is not implemented.
+_BROKEN = (
+    StreamTerminatedError,
+    ProtocolError,
+    H2Error,
+    OSError,
+    AssertionError,
+    DecodeError,
+    NotImplementedError,
+)
 
 
 class Call:
