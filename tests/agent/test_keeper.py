@@ -247,30 +247,65 @@ def test_when_all_is_done_the_keeper_goes_and_kills_nobody(agent: Callable[..., 
     assert len(sleepers_of(nap)) == 2
 
 
-def test_a_fence_that_falls_kills_the_job_and_not_the_agent(agent: Callable[..., Agent], nap: str) -> None:
+def test_a_fence_that_falls_kills_the_job_and_neither_the_agent_nor_the_keeper(
+    agent: Callable[..., Agent], nap: str
+) -> None:
     then = """
+sys.stdin.readline()
 now = time.clock_gettime(time.CLOCK_BOOTTIME)
 keeper.fence(now + 1000)
 keeper.fence(None)
 keeper.fence(now + 0.5)
-from phalanx.multiprocessing.pidfd import has_ended
-print(has_ended(keeper.fileno(), 30), time.clock_gettime(time.CLOCK_BOOTTIME) >= now + 0.5, flush=True)
+context.wait(30)
+print(time.clock_gettime(time.CLOCK_BOOTTIME) >= now + 0.5, flush=True)
 time.sleep(1000)
 """
     one = agent(FAMILY.format(nap), then=then)
+    soon(lambda: len(sleepers_of(nap)) == 5)
+    one.go_on()
     assert one.process.stdout is not None
-    assert one.process.stdout.readline() == b"True True\n"
+    assert one.process.stdout.readline() == b"True\n"
 
-    soon(one.keeper_is_gone)
-    assert sleepers_of(nap) == []
+    soon(lambda: sleepers_of(nap) == [])
+    assert not has_ended(one.keeper_fd, 0.3), "the agent was perhaps only frozen, and may start workers anew"
     assert one.process.poll() is None
 
 
-def test_a_fence_in_the_past_has_fallen(agent: Callable[..., Agent], nap: str) -> None:
-    one = agent(f"exec sleep {nap}", then="keeper.fence(0.0); time.sleep(1000)")
+def test_workers_that_are_started_behind_a_new_fence_live_until_that_falls(
+    agent: Callable[..., Agent], nap: str
+) -> None:
+    then = """
+import subprocess
+keeper.fence(0.0)
+context.wait(30)
+keeper.fence(time.clock_gettime(time.CLOCK_BOOTTIME) + 1000)
+environment = {**os.environ, "PHALANX_JOB": "job-" + sys.argv[1]}
+again = subprocess.Popen(["sleep", sys.argv[1]], env=environment)
+keeper.watch(again.pid, os.pidfd_open(again.pid))
+print("again", flush=True)
+sys.stdin.readline()
+keeper.fence(0.0)
+again.wait()
+print(again.returncode, flush=True)
+time.sleep(1000)
+"""
+    one = agent(f"exec sleep {nap}", then=then)
+    assert one.process.stdout is not None
+    assert one.process.stdout.readline() == b"again\n"
+    time.sleep(0.5)
+    assert len(sleepers_of(nap)) == 1
+    one.go_on()
+    assert one.process.stdout.readline() == b"-9\n"
+    assert not one.keeper_is_gone()
 
-    assert has_ended(one.keeper_fd, LIMIT_S)
-    assert sleepers_of(nap) == []
+
+def test_a_fence_in_the_past_has_fallen(agent: Callable[..., Agent], nap: str) -> None:
+    one = agent(f"exec sleep {nap}", then="sys.stdin.readline(); keeper.fence(0.0); time.sleep(1000)")
+    soon(lambda: len(sleepers_of(nap)) == 1)
+    one.go_on()
+
+    soon(lambda: sleepers_of(nap) == [])
+    assert not one.keeper_is_gone()
 
 
 def test_a_fence_that_was_taken_away_does_not_fall(agent: Callable[..., Agent], nap: str) -> None:
@@ -283,14 +318,22 @@ def test_a_fence_that_was_taken_away_does_not_fall(agent: Callable[..., Agent], 
 
 
 def test_a_frozen_agent_does_not_hold_the_fence_up(agent: Callable[..., Agent], nap: str) -> None:
-    one = agent(
-        FAMILY.format(nap), then="keeper.fence(time.clock_gettime(time.CLOCK_BOOTTIME) + 1); time.sleep(1000)"
-    )
+    then = """
+sys.stdin.readline()
+keeper.fence(time.clock_gettime(time.CLOCK_BOOTTIME) + 2)
+print("fenced", flush=True)
+time.sleep(1000)
+"""
+    one = agent(FAMILY.format(nap), then=then)
     soon(lambda: len(sleepers_of(nap)) == 5)
+    one.go_on()
+    assert one.process.stdout is not None
+    one.process.stdout.readline()
     one.process.send_signal(signal.SIGSTOP)
 
-    assert has_ended(one.keeper_fd, LIMIT_S)
-    assert sleepers_of(nap) == []
+    soon(lambda: sleepers_of(nap) == [])
+    one.process.kill()
+    assert has_ended(one.keeper_fd, LIMIT_S), "and it still ends with its agent"
 
 
 def test_the_agent_notices_the_loss_of_its_keeper_and_nothing_raises(
@@ -314,9 +357,13 @@ print("fine", flush=True)
 def test_the_keeper_holds_nothing_open_that_others_wait_for(agent: Callable[..., Agent], nap: str) -> None:
     one = agent()
     soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
-    links = [os.readlink(entry) for entry in Path(f"/proc/{one.keeper_pid}/fd").iterdir()]
+    folder = Path(f"/proc/{one.keeper_pid}/fd")
 
-    assert sorted(link.split(":")[0] for link in links) == ["/dev/null"] * 6 + ["anon_inode", "socket"]
+    def kinds() -> list[str]:
+        return sorted(os.readlink(entry).split(":")[0] for entry in folder.iterdir())
+
+    soon(lambda: "anon_inode" in kinds())  # the agent's pidfd: it has begun to watch
+    assert kinds() == ["/dev/null"] * 6 + ["anon_inode", "socket"]
 
 
 def test_the_keeper_is_small_and_sleeps(agent: Callable[..., Agent], nap: str) -> None:
