@@ -324,3 +324,9 @@ def test_a_job_without_an_id_is_only_admitted_if_it_is_the_same_job(own: str, th
     with pytest.raises(NotAdmitted, match="rdzv-id"):
         Admission(run_id="mine", fingerprint=own).admit(Hello("", "", theirs))
     assert Admission(run_id="mine", fingerprint="f").admit(Hello("", "", "f")) == "mine"
+
+
+def test_half_a_character_in_a_greeting_is_refused() -> None:
+    payload = encode_greeting(Hello("00" * 16, "job", "")).replace(b'"job"', b'"\\ud800"')
+    with pytest.raises(BadBytes, match="half a character"):
+        decode_greeting(payload)

@@ -213,7 +213,8 @@ class _KeeperProcess:
             self._take(fd for fd, _ in self._poller.poll())
             if self._has_fallen and not self._is_over:
                 self._kill_all()
-                self._set_fence(_UNKNOWN)
+                if self._has_fallen:  # else another was set meanwhile, and holds
+                    self._set_fence(_UNKNOWN)
         # It may have died before this process ran at all; what it said counts: it may have been "done".
         self._read_packets()
         if not self._is_done:

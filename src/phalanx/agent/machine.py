@@ -10,7 +10,7 @@ start or the end; what happens to the group becomes a report. It decides, and ``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from signal import SIGTERM, Signals
 from typing import Any, ClassVar
@@ -77,6 +77,7 @@ class AgentMachine(Machine[AgentState]):
         max_restarts: int,
         grace_s: float,
         straggler_s: float | None = None,
+        pass_signals: Collection[int] = (),
     ) -> None:
         self.state = AgentState.NEW
         self.verdict: Verdict | None = None
@@ -87,7 +88,7 @@ class AgentMachine(Machine[AgentState]):
         self._straggler_s = straggler_s
         self._asked: StopAsked | None = None
         self._asked_at = 0.0
-        self._passed = PassedSignals()
+        self._passed = PassedSignals(pass_signals)
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None

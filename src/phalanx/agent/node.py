@@ -128,6 +128,7 @@ class Node:
                 max_restarts=spec.max_restarts,
                 grace_s=spec.grace_s,
                 straggler_s=spec.membership.straggler_s,
+                pass_signals=spec.pass_signals,
             ),
             on_bug=self._unwatch,
             look_first=self._look_at_the_clocks,

@@ -6,6 +6,8 @@ and the signal itself arrive both, in either order: within two seconds they are 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 __all__ = ["PassedSignals"]
 
 SAME_SIGNAL_S = 2.0
@@ -13,9 +15,13 @@ NEVER = float("-inf")
 
 
 class PassedSignals:
-    """Two signals in a row that are both sent to this agent are two."""
+    """Two signals in a row that are both sent to this agent are two.
 
-    def __init__(self) -> None:
+    ``allowed`` are the numbers that this agent passes on: the word of another agent is no reason to send others.
+    """
+
+    def __init__(self, allowed: Collection[int]) -> None:
+        self._allowed = frozenset(allowed)
         self._sent_at: dict[int, float] = {}
         self._heard_at: dict[int, float] = {}
 
@@ -28,7 +34,7 @@ class PassedSignals:
 
     def is_new_elsewhere(self, number: int, now: float) -> bool:
         """Another agent was sent the signal: whether our workers do not have it yet."""
-        if now - self._sent_at.get(number, NEVER) < SAME_SIGNAL_S:
+        if number not in self._allowed or now - self._sent_at.get(number, NEVER) < SAME_SIGNAL_S:
             return False
         self._heard_at[number] = now
         return True

@@ -76,7 +76,7 @@ def leader_policy(max_restarts: int) -> Policy:
         budget = Budget(
             max_restarts=max_restarts,
             charged=reports.round.restart_count,
-            port_retries=int(state) if state.isdecimal() else 0,
+            port_retries=int(state) if state.isdecimal() and len(state) < 4 else 0,
         )
         decision = decide(everyone, budget, cause=cause)
         if isinstance(decision, GiveUp):

@@ -82,7 +82,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "grace_s": values["shutdown_timeout"],
         "master_addr": master_addr,
         "master_port": master_port,
-        "secret": values["secret_file"] or environ.get(SECRET, "").encode() or None,
+        "secret": values["secret_file"] or os.fsencode(environ.get(SECRET, "")) or None,
         "exit_barrier_s": values["exit_barrier_timeout"],
         "straggler_s": values["straggler_timeout"],
     }

@@ -106,8 +106,8 @@ def _positive_seconds(text: str) -> float:
 
 
 def _attempts(text: str) -> int:
-    if not (text.isdecimal() and int(text) > 0):
-        raise ValueError(f"must be a whole number of 1 or more, not {text!r}")
+    if not (text.isdecimal() and len(text) < 10 and int(text) > 0):
+        raise ValueError(f"must be a whole number of 1 or more, not {text[:40]!r}")
     return int(text)
 
 

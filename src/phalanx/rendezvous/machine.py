@@ -323,6 +323,8 @@ class MemberMachine(Machine[MemberState]):
     def _reconcile(self, now: float) -> list[Any]:
         if self.state is not MemberState.PRESENT or not self._job.is_listed or self._has_failed:
             return []
+        if self._job.broken:
+            return self._go(now) if self._part_ended else self._fail(self._job.broken)
         refused = self._job.take_refused()
         commands: list[Any] = [events.Told(f"passed over: {reason}") for reason in refused]
         if self._job.verdict is not None and not self._is_decided:

@@ -58,7 +58,7 @@ class Session:
         *,
         ttl_s: float,
         on_bug: Callable[[BaseException, object], None],
-        on_refusal: Callable[[str], object] = str,
+        on_refusal: Callable[[str], None] | None = None,
     ) -> None:
         self._open_store = open_store
         self._post = post
@@ -68,7 +68,7 @@ class Session:
         self._on_refusal = on_refusal
         self._store: Store | None = None
         self._lease = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began
         self._watches: dict[str, asyncio.Task[None]] = {}
         self.perform: dict[type, Callable[[Any], None]] = {
             CloseSession: self._close,
@@ -121,12 +121,12 @@ class Session:
 
     def _spawn(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(self._guarded(work, *args))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     def _cancel(self) -> None:
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             task.cancel()
         self._watches.clear()
 
@@ -174,7 +174,8 @@ class Session:
         try:
             store = self._store = await self._open_store()
             sent_at = asyncio.get_running_loop().time()
-            store.tell_refusals(self._on_refusal)
+            if self._on_refusal is not None:
+                store.tell_refusals(self._on_refusal)
             self._lease = 0 if self._is_alone else await store.grant(self._ttl_s)
         except (Unclear, StoreReset, OSError) as error:
             await self._drop_store()
@@ -235,7 +236,7 @@ class Session:
 
     def _cancel_others(self) -> None:
         current = asyncio.current_task()
-        for task in self._tasks:
+        for task in tuple(self._tasks):
             if task is not current:
                 task.cancel()
         self._watches.clear()

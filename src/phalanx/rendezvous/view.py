@@ -77,6 +77,8 @@ class JobView:
         """The revision of the last change of ``round``; 0: there is none."""
         self.verdict: VerdictRecord | None = None
         self.waiting: Waiting | None = None
+        self.broken = ""
+        """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
         self._signals: list[tuple[int, str]] = []  # since they were taken last
 
@@ -124,6 +126,10 @@ class JobView:
                 self._signals += [(int(number), node_id)] if _is_number(number) else []
         except BadRecord as reason:
             self.refused.append(str(reason))
+            if kv.key in (self._keys.round, self._keys.verdict):  # nobody can go on without these
+                self.broken = (
+                    f"{kv.key} cannot be read, so nobody knows what the job's nodes agreed on: {reason}"
+                )
 
     def _delete(self, key: str) -> None:
         if key == self._keys.leader:

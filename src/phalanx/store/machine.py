@@ -200,6 +200,11 @@ class StoreMachine(Machine[StoreState]):
         return self._history.revision
 
     @property
+    def fullness(self) -> float:
+        """The part of the room for keys and values that is taken."""
+        return self._items.size / self._total_bytes_max
+
+    @property
     def first_revision(self) -> int:
         """The first revision that a watch may begin with."""
         return self._history.first_revision

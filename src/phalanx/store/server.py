@@ -25,7 +25,7 @@ from phalanx.store.dialogue import (
     encode_news,
     encode_reply,
 )
-from phalanx.store.machine import GrantAsked, TransactionAsked, WatchAsked, WatchClosed
+from phalanx.store.machine import LEASES_MAX, GrantAsked, TransactionAsked, WatchAsked, WatchClosed
 from phalanx.store.memory import MemoryServer
 from phalanx.store.port import Batch, Refused, StoreError
 from phalanx.store.sockets import BACKLOG, keep_alive
@@ -56,8 +56,9 @@ LATE_S = 1.0  # a timer that is so late was held up together with all that was t
 STRANGERS_MAX = 1024  # a thousand agents may come at once, each for some milliseconds
 CONNECTIONS_MAX = 16_384
 DESCRIPTORS_KEPT = 256
+GUESTS_PART = 0.25  # of the store: other jobs than the host's own may not fill it
 WATCHES_MAX = (
-    10_000  # of one connection; an agent has a handful, and one for each value that its workers wait for
+    10_000  # of one connection: an agent has a handful, and one for each value that a worker waits for
 )
 UNSENT_PAUSE = 1024 * 1024  # of answers that are not read: nothing more is read from there
 UNSENT_MAX = 8 * 1024 * 1024  # of batches, which come unasked: who does not read them is cut off
@@ -82,9 +83,7 @@ class StoreServer:
         self.incarnation = secrets.token_hex(16)
         self.stranger_s = stranger_s
         self.unsent_max = unsent_max
-        limit = os.sysconf("SC_OPEN_MAX")
-        if limit < 0:  # there is none
-            limit = CONNECTIONS_MAX * 2
+        limit = os.sysconf("SC_OPEN_MAX") % (1 << 31)  # negative: without limit
         # Of the descriptors that this process may have, some are its own, and strangers get no more than a quarter.
         self._connections_max = max(8, min(CONNECTIONS_MAX, limit - DESCRIPTORS_KEPT))
         self._strangers_max = min(strangers_max, max(8, limit // 4))
@@ -193,6 +192,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._frames = Frames(GREETING_BYTES_MAX)
         self._prefix: str | None = None  # of the keys it may touch; None before its greeting
+        self._is_guest = False  # of another job than the host's
         self._is_authentic = False
         self._requests: deque[bytes] = deque()
         self._is_paused = False
@@ -223,9 +223,11 @@ class _Connection(asyncio.Protocol):
                     self._welcome_in(payload)
                 else:
                     self._requests.append(payload)
+            self._work()
         except BadBytes as reason:
             self.refuse(str(reason))
-        self._work()
+        except Exception as error:  # noqa: BLE001 # whatever one peer sends must not end the server of all
+            self.refuse(f"What it sent could not be handled: {error!r}")
 
     def _work(self) -> None:
         """Serve what was asked for, unless answers wait to be read."""
@@ -253,6 +255,7 @@ class _Connection(asyncio.Protocol):
         self._frames.secure(keys.of_server, keys.of_client)
         self._write(READY)
         self._prefix = job_prefix(run_id)
+        self._is_guest = run_id != admission.run_id
 
     def _welcome_in(self, payload: bytes) -> None:
         if payload != READY:
@@ -282,6 +285,10 @@ class _Connection(asyncio.Protocol):
             keys = [part.key for part in (*request.compares, *request.then, *request.otherwise)]
         elif isinstance(request, WatchAsked):
             keys = [request.prefix]
+        if self._is_guest and isinstance(request, TransactionAsked | GrantAsked):
+            machine = self._server.memory.machine
+            if machine.fullness > GUESTS_PART or len(machine.leases) > LEASES_MAX * GUESTS_PART:
+                raise Refused("The store of another job has no room left for this one.")
         assert self._prefix is not None
         for key in keys:
             if not key.startswith(self._prefix):

@@ -108,6 +108,8 @@ def decode_greeting(payload: bytes) -> Greeting:
     fields: dict[str, Any] = {name: data.get(name) for name in kind.__struct_fields__}
     if not all(isinstance(value, str) for value in fields.values()):
         raise BadBytes("A greeting lacks something.")
+    if any("\ud800" <= sign <= "\udfff" for value in fields.values() for sign in value):
+        raise BadBytes("A greeting has half a character.")
     return kind(**fields)
 
 
