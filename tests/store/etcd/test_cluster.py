@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -185,8 +186,10 @@ def test_without_a_program_one_sentence_says_what_to_install(
     on_agents(story, three_agents(tmp_path / "job"))
 
 
-def test_a_member_does_not_outlive_an_agent_that_is_killed(tmp_path: Path) -> None:
-    [port, peer_port] = free_ports(2)
+@pytest.mark.parametrize("is_alone", [False, True], ids=["with-a-majority", "without-a-majority"])
+def test_a_member_does_not_outlive_an_agent_that_is_killed(is_alone: bool, tmp_path: Path) -> None:
+    port, peer_port, other_port = free_ports(3)
+    peers = [f"default=http://127.0.0.1:{peer_port}", *[f"other=http://127.0.0.1:{other_port}"] * is_alone]
     code = f"""
 import asyncio
 from pathlib import Path
@@ -194,7 +197,9 @@ from phalanx.store.etcd.member import EtcdMember
 async def run():
     member = EtcdMember(["--data-dir", {str(tmp_path / "data")!r},
         "--listen-client-urls", "http://127.0.0.1:{port}", "--advertise-client-urls", "http://127.0.0.1:{port}",
-        "--listen-peer-urls", "http://127.0.0.1:{peer_port}"], log=Path({str(tmp_path / "log")!r}))
+        "--listen-peer-urls", "http://127.0.0.1:{peer_port}",
+        "--initial-advertise-peer-urls", "http://127.0.0.1:{peer_port}",
+        "--initial-cluster", {",".join(peers)!r}], log=Path({str(tmp_path / "log")!r}))
     await member.start()
     print(member.pid, flush=True)
     await member.wait()
@@ -202,27 +207,42 @@ asyncio.run(run())
 """
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None
-    pid = int(agent.stdout.readline())
-    pidfd = os.pidfd_open(pid)
+    pidfd = os.pidfd_open(int(agent.stdout.readline()))
+
+    async def started() -> None:
+        if is_alone:  # it asks for votes that nobody gives
+            while b"is starting a new election" not in (tmp_path / "log").read_bytes():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            return
+        store = await answered(lambda: open_etcd(f"127.0.0.1:{port}", attempt_s=0.5))
+        await store.close()  # type: ignore[attr-defined]
+
+    async def gone() -> None:
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(pidfd, ended.set)
+        await ended.wait()
+
     try:
-
-        async def serving() -> None:
-            store = await answered(lambda: open_etcd(f"127.0.0.1:{port}", attempt_s=0.5))
-            await store.close()  # type: ignore[attr-defined]
-
-        asyncio.run(asyncio.wait_for(serving(), PATIENCE_S))
+        asyncio.run(asyncio.wait_for(started(), PATIENCE_S))
         agent.kill()
         agent.wait()
         agent.stdout.close()
-
-        async def gone() -> None:
-            ended = asyncio.Event()
-            asyncio.get_running_loop().add_reader(pidfd, ended.set)
-            await ended.wait()
-
         asyncio.run(asyncio.wait_for(gone(), PATIENCE_S))
     finally:
+        with contextlib.suppress(ProcessLookupError):  # for a test that fails
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         os.close(pidfd)
+
+
+def test_a_member_without_a_majority_is_stopped_all_the_same(tmp_path: Path) -> None:
+    async def story(agents: list[EtcdCluster]) -> None:
+        stores = await asyncio.gather(*map(opened, agents))
+        pids = [agent.member.pid for agent in agents if agent.member is not None]
+        for store in stores:
+            await store.close()
+        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]  # noqa: ASYNC240
+
+    on_agents(story, three_agents(tmp_path))
 
 
 def test_a_member_that_cannot_run_leaves_its_last_words(tmp_path: Path) -> None:
