@@ -171,6 +171,23 @@ def test_a_lost_endpoint_returns_with_its_data_and_then_another_may_be_lost(
 
 @needs_etcd
 @pytest.mark.slow
+def test_two_of_three_endpoints_lost_is_a_lost_store(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    hosts, words = three_endpoints(network, store_timeout=5)
+    members = [agents(host, *words, "--max-restarts", 0, script(MEMBER)) for host in hosts]
+    begin_together(members, world=3)
+
+    for host in hosts[:2]:
+        host.lose_power()
+
+    assert members[2].wait() == 75
+    assert not members[2].survivors()
+    assert len(members[2].rounds()) == 1, "one of three decides nothing"
+
+
+@needs_etcd
+@pytest.mark.slow
 def test_an_endpoint_that_is_told_to_leave_takes_its_member_with_it_and_the_others_go_on(
     network: Network, agents: Agents, script: Script
 ) -> None:
