@@ -183,6 +183,8 @@ class OldWorkersAreGone(Checker):
         if self._lives.see(seen):
             self._latest = 0
             self._of_last_life = set(self._live)
+        if self._resumed_at:
+            self._look(at)  # before this one's end is noted: it lived until now
         match seen:
             case StoreLost():
                 self._lost_at = at
@@ -197,8 +199,6 @@ class OldWorkersAreGone(Checker):
                 self._live[agent, pid] = settled.number
                 self._latest = max(self._latest, settled.number)
                 self._look(at)
-        if self._resumed_at and not isinstance(seen, WorkerStarted):
-            self._look(at)
 
     def _look(self, at: float) -> None:
         for (agent, pid), number in self._live.items():

@@ -86,7 +86,7 @@ class Node:
         self.is_off = False
         self.boots = 1
         self._next_pid = 100
-        self._late: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._late: list[Entry] = []
 
     @property
     def boot_id(self) -> str:
@@ -94,14 +94,20 @@ class Node:
         return f"{self.name} boot {self.boots}"
 
     def after(self, delay_s: float, callback: Callable[..., object], *args: object) -> Entry:
-        """Let something happen on this node after a while."""
-        return self.timeline.after(delay_s, self._happen, callback, args)
+        """Let something happen on this node after a while; cancelled, it does not, also if it was late."""
+        what = Entry(self.timeline.now + delay_s, callback, args)
+        self.timeline.at(what.when, self._happen, what)
+        return what
 
-    def _happen(self, callback: Callable[..., object], args: tuple[object, ...]) -> None:
+    def _happen(self, what: Entry) -> None:
+        if what.callback is None:
+            return
         if self.is_suspended:
-            self._late.append((callback, args))
-        else:
-            callback(*args)
+            self._late.append(what)
+            return
+        callback, args = what.callback, what.args
+        what.cancel()
+        callback(*args)
 
     def start_process(self, job: str, life: ProcessLife, *, is_worker: bool) -> Process:
         """Start a process of a job."""
@@ -124,8 +130,8 @@ class Node:
         self.is_suspended = False
         self.clock.resume()
         late, self._late = self._late, []
-        for callback, args in late:
-            self.after(self.rng.uniform(0.0, 0.005), callback, *args)
+        for what in late:
+            self.timeline.after(self.rng.uniform(0.0, 0.005), self._happen, what)
 
     def lose_power(self) -> None:
         """Everything on it is gone at once."""
@@ -149,7 +155,7 @@ class Keeper:
     def __init__(self, node: Node, job: str, *, is_gone: bool = False) -> None:
         self._node = node
         self._job = job
-        self._fence: Entry | None = None
+        self._fence = 0  # which one stands; those before it do not fall any more
         self.is_gone = is_gone
         node.keepers.append(self)
 
@@ -158,13 +164,11 @@ class Keeper:
 
         A fence that has fallen and still finds processes is over with the next one.
         """
-        if self._fence is not None:
-            self._fence.cancel()
-            self._fence = None
+        self._fence += 1
         if deadline is None or self.is_gone:
             return
         due = max(self._node.timeline.now, self._node.clock.true_at_boottime(deadline) + HAIR_S)
-        self._fence = self._node.after(due - self._node.timeline.now, self._fall)
+        self._node.after(due - self._node.timeline.now, self._fall, self._fence)
 
     def agent_is_gone(self) -> None:
         """The agent has died without saying that all is done."""
@@ -175,9 +179,9 @@ class Keeper:
         self.fence(None)
         self._leave()
 
-    def _fall(self) -> None:
-        if not self.is_gone and self._kill_all("the fence fell"):
-            self._fence = self._node.after(max(DEATH_S), self._fall)  # it scans until it finds none
+    def _fall(self, fence: int) -> None:
+        if fence == self._fence and not self.is_gone and self._kill_all("the fence fell"):
+            self._node.after(max(DEATH_S), self._fall, fence)  # it scans until it finds none
 
     def _end_job(self) -> None:
         if self.is_gone:
