@@ -399,6 +399,40 @@ def test_an_entry_of_another_version_is_refused(folder: str) -> None:
         opened(folder)
 
 
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"/\0etc", b"", b"../../elsewhere", b"00000001-" + b"g" * 16])
+def test_a_seal_that_names_no_segment_is_refused(folder: str, name: bytes) -> None:
+    async def story() -> None:
+        store = await open_file(folder)
+        watch = store.watch(A, await store.put(A, b"1") + 1)
+        entries(folder)[-1].with_name("0001").write_bytes(file_log._framed(b"s" + name))
+        with pytest.raises(Refused, match=r"damaged: .*/0001 names no segment"):
+            await batches(watch, 1)
+        with pytest.raises(Refused, match="Use another folder"):
+            await store.put(A, b"2")
+        await store.close()
+
+    asyncio.run(within(story()))
+
+
+@pytest.mark.parametrize(
+    "snapshot", [b"\xff\xfe abc\n{}", b"a\0b abc\n{}", b"00000000-0123456789abcdef abc\n" + b"[" * 100_000]
+)
+def test_a_snapshot_of_nonsense_is_refused(folder: str, snapshot: bytes) -> None:
+    opened(folder)
+    Path(folder, "snapshots", "00000000").write_bytes(file_log._framed(snapshot))
+    with pytest.raises(Refused, match="damaged"):
+        opened(folder)
+
+
+def test_what_people_put_among_the_segments_stays_there(folder: str, small: None) -> None:
+    replica = opened(folder)
+    Path(folder, "segments", "notes").mkdir()
+    for number in range(30):
+        put(replica, f"{A}/{number}")
+    assert Path(folder, "segments", "notes").exists()
+    assert len(list(Path(folder, "segments").iterdir())) <= 4
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"no snapshot\n{}"])
 def test_a_damaged_snapshot_is_refused(folder: str, content: bytes) -> None:
     opened(folder)

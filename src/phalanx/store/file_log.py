@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ OLD_S = 3600.0  # what somebody left half done for so long, nobody goes on with
 _HEAD = b"phalanx file store 1 "
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _REQUEST, _SEAL = b"r", b"s"  # the first byte of an entry
+_SEGMENT = re.compile(r"([0-9]{8,20})-[0-9a-f]{16}", re.ASCII)
 _FILE_BYTES_MAX = 256 * 1024 * 1024  # a store holds 64 MiB, and base64 makes them 86
 
 
@@ -84,7 +86,7 @@ class Log:
         """Begin with a snapshot and return its state.
 
         Not the newest: the segment after the one before it is history, in which watches may begin.
-        Raises ``StoreReset`` when the folder holds no store, or another one than before.
+        Raises ``StoreReset`` when the folder holds no store, or another one than before, and ``Damaged``.
         """
         for _ in range(LOADS_MAX):
             try:
@@ -102,9 +104,11 @@ class Log:
 
     def _begin(self, ordinal: int) -> bytes | None:
         """Enter the segment of a snapshot; None if it is one that we left before."""
-        content = _read(os.path.join(self._snapshots, f"{ordinal:08}"))
+        path = os.path.join(self._snapshots, f"{ordinal:08}")
+        content = _read(path)
         head, _, state = content.partition(b"\n")
-        segment, _, incarnation = head.decode().partition(" ")
+        segment, _, incarnation = head.decode(errors="replace").partition(" ")
+        _check_segment(segment, path)
         if self._incarnation not in ("", incarnation):
             raise StoreReset(f"Another store was made in {self.folder}.")
         if self._segment and ordinal <= self._ordinal:
@@ -125,7 +129,9 @@ class Log:
             return None
         kind, content = entry[:1], entry[1:]
         if kind == _SEAL:
-            self._enter(self._ordinal + 1, content.decode())
+            segment = content.decode(errors="replace")
+            _check_segment(segment, self._path(self._place))
+            self._enter(self._ordinal + 1, segment)
             return NEW_SEGMENT
         self._went_on(len(content))
         return content
@@ -236,7 +242,8 @@ class Log:
         for ordinal in ordinals[:-2]:
             _discard(os.path.join(self._snapshots, f"{ordinal:08}"))
         for name in os.listdir(self._segments):
-            if int(name.partition("-")[0]) < ordinals[-2:][0]:
+            ours = _SEGMENT.fullmatch(name)
+            if ours and int(ours[1]) < ordinals[-2:][0]:
                 with contextlib.suppress(
                     OSError
                 ):  # in one moment: there is no segment without some of its entries
@@ -269,6 +276,12 @@ def _read(path: str) -> bytes:
     if head + b"\n" + content != _framed(content):
         raise Damaged(f"{path} has {len(framed)} bytes that nobody has published")
     return content
+
+
+def _check_segment(name: str, path: str) -> None:
+    """Raise ``Damaged`` if the file names no segment: anything else would become a path, of anything."""
+    if not _SEGMENT.fullmatch(name):
+        raise Damaged(f"{path} names no segment")
 
 
 def _link(path: str, name: str) -> bool:

@@ -151,7 +151,7 @@ class Replica:
     def _load(self) -> None:
         try:
             self._take(SnapshotLoaded(json.loads(self._log.load())))
-        except (Damaged, ValueError) as damage:
+        except (Damaged, ValueError, RecursionError) as damage:
             raise Refused(f"The store is damaged: {damage}. Use another folder.") from None
 
     def _catch_up(self) -> None:
