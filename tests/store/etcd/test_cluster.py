@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.store.etcd.servers import free_ports
 
-from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd import cluster, open_etcd
 from phalanx.store.etcd.cluster import ClusterStore, EtcdCluster
 from phalanx.store.etcd.member import EtcdMember
 from phalanx.store.port import Refused, StoreError, Unclear
@@ -243,6 +243,46 @@ def test_a_member_without_a_majority_is_stopped_all_the_same(tmp_path: Path) -> 
         assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]  # noqa: ASYNC240
 
     on_agents(story, three_agents(tmp_path))
+
+
+def test_a_member_that_cannot_be_started_again_is_tried_for_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cluster, "_RESTART_PAUSES_S", (0.01,))
+
+    async def story(agents: list[EtcdCluster]) -> None:
+        agent = agents[0]
+        await agent.start()
+        assert agent.member is not None
+        assert agent.member.pid is not None
+        monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(tmp_path / "missing"))
+        os.kill(agent.member.pid, signal.SIGKILL)
+        while "could not be started" not in caplog.text:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unclear, match="could not be started"):
+            await agent.open()
+        monkeypatch.delenv("TORCHELASTIC_ETCD_BINARY_PATH")
+        while not agent.member.is_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    on_agents(story, three_agents(tmp_path / "job"))
+
+
+def test_a_member_whose_end_could_not_be_seen_is_not_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(pid: int) -> int:
+        raise OSError(24, "Too many open files")
+
+    async def run() -> None:
+        member = EtcdMember(["--data-dir", str(tmp_path / "data")], log=tmp_path / "log")
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pidfd_open", fail)
+            with pytest.raises(OSError, match="Too many open files"):
+                await member.start()
+        assert not member.is_running
+
+    asyncio.run(run())
 
 
 def test_a_member_that_cannot_run_leaves_its_last_words(tmp_path: Path) -> None:

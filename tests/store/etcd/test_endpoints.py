@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -63,6 +64,38 @@ def test_a_server_that_is_not_there_is_unclear_and_named() -> None:
 def test_a_name_that_nobody_knows_is_unclear_and_named() -> None:
     with pytest.raises(Unclear, match=r"nobody\.invalid"):
         asyncio.run(open_etcd("nobody.invalid", attempt_s=0.2))
+
+
+@pytest.mark.parametrize("is_member", [False, True], ids=["client", "member"])
+def test_a_resolver_that_hangs_keeps_no_process_from_ending(is_member: bool, tmp_path: Path) -> None:
+    call = (
+        f'EtcdCluster(["h.invalid:1"], job="j", folder={str(tmp_path)!r}).start()'
+        if is_member
+        else 'open_etcd("h.invalid", attempt_s=0.2)'
+    )
+    code = f"""
+import asyncio, socket, threading
+true_one = socket.getaddrinfo
+def hang(host, *arguments, flags=0, **more):
+    if flags & socket.AI_NUMERICHOST:
+        return true_one(host, *arguments, flags=flags, **more)
+    threading.Event().wait()
+socket.getaddrinfo = hang
+from phalanx.store.etcd import cluster, open_etcd
+from phalanx.store.etcd.cluster import EtcdCluster
+from phalanx.store.port import Unclear
+cluster._LOOK_UP_S = 0.2
+async def run():
+    try:
+        await {call}
+    except Unclear as unclear:
+        print(unclear)
+asyncio.run(run())
+print("ended")
+"""
+    said = run_python(code)
+    assert said.endswith("ended\n")
+    assert is_member or "was not found within 0.2 s" in said
 
 
 def run_python(code: str) -> str:

@@ -18,6 +18,7 @@ import logging
 import shutil
 import socket
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import IO
 
@@ -29,6 +30,7 @@ from phalanx.store.etcd.opening import open_session
 from phalanx.store.etcd.session import Session
 from phalanx.store.etcd.store import EtcdV3Store
 from phalanx.store.port import Refused, StoreError, Unclear
+from phalanx.store.sockets import resolve
 
 __all__ = ["ClusterStore", "EtcdCluster"]
 
@@ -37,6 +39,7 @@ logger = logging.getLogger(__name__)
 _MEMBERS = Call("Cluster/MemberList", "MemberList")
 
 _LOOK_S = 1.0  # for one other member to say whom it knows
+_LOOK_UP_S = 5.0  # for a name; whoever opens the cluster tries again
 _RESTART_PAUSES_S = (1.0, 2.0, 5.0, 10.0)
 """Between the restarts of a member that ended by itself; the last one from then on."""
 
@@ -96,6 +99,7 @@ class EtcdCluster:
         self._lock: IO[bytes] | None = None
         self._spare: Callable[[int], None] | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._trouble: str | None = None  # while our member does not run
 
     async def open(self) -> ClusterStore:
         """Start our member, if an endpoint is ours, and open the store.
@@ -171,20 +175,21 @@ class EtcdCluster:
             shutil.rmtree(self._data(self.index), ignore_errors=True)
 
     async def _keep(self, member: EtcdMember) -> None:
-        """Start it again, with its data, when it ends by itself."""
-        tries = 0
-        while True:
-            code = await member.wait()
-            pause_s = _RESTART_PAUSES_S[min(tries, len(_RESTART_PAUSES_S) - 1)]
-            tries += 1
-            logger.warning(
-                "The etcd member of this host ended with %d (%s); it starts again in %g s.",
-                code,
-                member.last_words() or "its log is empty",
-                pause_s,
-            )
-            await asyncio.sleep(pause_s)
-            await self._start(member)
+        """Start it again, with its data, when it ends by itself; and again when that fails."""
+        for tries in count():
+            try:
+                if self._trouble is None:
+                    code = await member.wait()
+                    self._trouble = f"ended with {code} ({member.last_words() or 'its log is empty'})"
+                pause_s = _RESTART_PAUSES_S[min(tries, len(_RESTART_PAUSES_S) - 1)]
+                logger.warning(
+                    "The etcd member of this host %s; it starts again in %g s.", self._trouble, pause_s
+                )
+                await asyncio.sleep(pause_s)
+                await self._start(member)
+                self._trouble = None
+            except Exception as error:  # noqa: BLE001 # whatever it is, it may pass, and nobody else looks after it
+                self._trouble = f"could not be started ({error!r})"
 
     async def _start(self, member: EtcdMember) -> None:
         await member.start()
@@ -194,7 +199,11 @@ class EtcdCluster:
     def _explained(self, unclear: Unclear) -> Unclear:
         here = "no member of it is ours"
         if self.member is not None and self.index is not None:
-            state = "runs" if self.member.is_running else f"has ended: {self.member.last_words()}"
+            state = (
+                "runs"
+                if self.member.is_running
+                else (self._trouble or f"has ended: {self.member.last_words()}")
+            )
             here = f"our member, {self.endpoints[self.index]}, {state}"
         return Unclear(f"The job's etcd cluster has no majority yet ({here}). {unclear}")
 
@@ -261,13 +270,7 @@ async def _addresses_here(endpoint: Endpoint) -> list[str]:
         addresses = [str(ipaddress.ip_address(endpoint.host))]
     except ValueError:
         is_name = True
-        try:
-            found = await asyncio.get_running_loop().getaddrinfo(
-                endpoint.host, endpoint.port, type=socket.SOCK_STREAM
-            )
-        except OSError:
-            return []
-        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        addresses = await _look_up(endpoint, _LOOK_UP_S)
     here = [one for one in addresses if _can_bind(one, endpoint.port) and _can_bind(one, endpoint.port + 1)]
     if (
         is_name
@@ -276,6 +279,16 @@ async def _addresses_here(endpoint: Endpoint) -> list[str]:
     ):
         return ["::" if ":" in here[0] else "0.0.0.0"]
     return here
+
+
+async def _look_up(endpoint: Endpoint, within_s: float) -> list[str]:
+    """The addresses of a name, or none while nobody knows it."""
+    try:
+        async with asyncio.timeout(within_s):
+            found = await resolve(endpoint.host, endpoint.port)
+    except OSError:  # TimeoutError is one
+        return []
+    return list(dict.fromkeys(str(place[0]) for _, place in found))
 
 
 def _can_bind(address: str, port: int) -> bool:
@@ -295,14 +308,15 @@ def _can_bind(address: str, port: int) -> bool:
 
 async def _started_members(endpoint: Endpoint) -> set[str]:
     """The names of the members that have ever served, as one of them knows them; nobody if it does not answer."""
-    connection = Connection(endpoint, endpoint.host, None)
-    try:
-        with contextlib.suppress(NotDone, Silent, StaleToken, LeaseExists, StoreError):
-            answer = await connection.exchange(_MEMBERS, _MEMBERS.request(), within_s=_LOOK_S, token=None)
-            return {member.name for member in answer.members if member.clientURLs}
-        return set()
-    finally:
-        await connection.close()
+    for address in await _look_up(endpoint, _LOOK_UP_S):
+        connection = Connection(endpoint, address, None)
+        try:
+            with contextlib.suppress(NotDone, Silent, StaleToken, LeaseExists, StoreError):
+                answer = await connection.exchange(_MEMBERS, _MEMBERS.request(), within_s=_LOOK_S, token=None)
+                return {member.name for member in answer.members if member.clientURLs}
+        finally:
+            await connection.close()
+    return set()
 
 
 _ADD_ROLE = Call("Auth/RoleAdd", "AuthRoleAdd")

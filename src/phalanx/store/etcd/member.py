@@ -66,7 +66,12 @@ class EtcdMember:
         if self.is_running:
             return
         self._process = self._spawn(self._binary or find_etcd())
-        self._watch(self._process)
+        try:
+            self._watch(self._process)
+        except BaseException:  # no descriptor for it: nobody would see its end
+            self._process.kill()
+            self._process.wait()
+            raise
 
     async def wait(self) -> int:
         """Wait until it has ended; returns its exit code, negative for a signal. It must have been started."""

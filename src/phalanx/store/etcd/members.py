@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import random
-import socket
 import ssl
 from collections import deque
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from phalanx.store.etcd.answers import NotDone
 from phalanx.store.etcd.connection import Connection
 from phalanx.store.etcd.endpoints import Endpoint
+from phalanx.store.sockets import resolve
 
 __all__ = ["Members"]
 
@@ -93,7 +93,5 @@ class Members:
         except ValueError:
             pass
         async with asyncio.timeout(self._look_up_s):
-            found = await asyncio.get_running_loop().getaddrinfo(
-                endpoint.host, endpoint.port, type=socket.SOCK_STREAM
-            )
-        return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+            found = await resolve(endpoint.host, endpoint.port)
+        return list(dict.fromkeys(str(place[0]) for _, place in found))
