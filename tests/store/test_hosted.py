@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from tests.store.proxy import Proxy
@@ -382,6 +383,35 @@ async def test_a_connection_that_is_silent_for_ever_is_left_for_a_new_one() -> N
                 continue
         assert seen(await changes(watch, 2)) == [(A, b"1"), (A, b"2")]
         assert network.connections > 1
+
+
+@story
+async def test_a_failure_nobody_thought_of_is_told_and_the_next_attempt_may_do() -> None:
+    async with host() as there, Proxy(there.port).running() as network:
+        client = await there.client(network.port, attempt_s=0.3)
+        watch = client.watch(A, 1)
+        await client.put(A, b"1")
+        reach = client._reach
+
+        async def fail(timeout_s: float) -> NoReturn:
+            raise KeyError("unheard of")
+
+        client._reach = fail  # type: ignore[method-assign]
+        network.cut()
+        told = ""
+        while "did not answer" not in told:
+            with pytest.raises(Unclear) as unclear:
+                await client.put(B, b"")
+            told = str(unclear.value)
+        assert "unheard of" in told
+        client._reach = reach  # type: ignore[method-assign]
+        while True:
+            try:
+                await client.put(A, b"2")
+                break
+            except Unclear:
+                continue
+        assert seen(await changes(watch, 2)) == [(A, b"1"), (A, b"2")]
 
 
 @story

@@ -82,6 +82,7 @@ class HostedStore(Store):
         self._watches: dict[int, _HostedWatch] = {}
         self._connected = asyncio.Event()
         self._connecting: asyncio.Task[None] | None = None
+        self._trouble = ""  # why we could not connect again
 
     async def open(self, timeout_s: float | None = None) -> None:
         """Connect for the first time. Raises ``Unclear`` if nobody answers in time (an attempt's), and ``Refused``."""
@@ -170,8 +171,9 @@ class HostedStore(Store):
             if sent_to is not None and sent_to is self._link and sent_to.heard_at < sent_at:
                 # Not one byte since: a cut leaves a connection that heals later than a new one is made.
                 self._lose("The store does not answer.")
+            trouble = f" {self._trouble}" if self._trouble and self._link is None else ""
             raise Unclear(
-                f"The store at {self._place} did not answer within {self._attempt_s:g} s."
+                f"The store at {self._place} did not answer within {self._attempt_s:g} s.{trouble}"
             ) from None
         finally:
             self._calls.pop(number, None)
@@ -224,12 +226,20 @@ class HostedStore(Store):
         while self._end is None:
             try:
                 self._adopt(await self._reach(self._attempt_s))
+                self._trouble = ""
                 return
-            except Unclear:
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            except Unclear as unclear:
+                self._trouble = str(unclear)
             except StoreError as error:
                 self._finish(error)
+                return
+            except Exception as error:  # noqa: BLE001 # nobody awaits this task, and without it all calls are in vain
+                self._trouble = f"To connect again fails: {error!r}."
+                if self._link is not None:  # it failed with what comes after it
+                    self._link.close()
+                    self._link = None
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _reach(self, timeout_s: float) -> Link:
         """A connection that is ready, by whichever address the name has. Raises ``Unclear`` and ``Refused``."""

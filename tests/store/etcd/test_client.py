@@ -26,6 +26,7 @@ from tests.store.etcd.scripted import (
 )
 
 from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.connection import Connection
 from phalanx.store.etcd.messages import message
 from phalanx.store.etcd.store import EtcdV3Store
 from phalanx.store.port import Compacted, LeaseExpired, Refused, StoreReset, Unclear
@@ -232,6 +233,27 @@ def test_a_watched_member_that_is_silent_is_asked_and_left_when_it_does_not_answ
         assert [len(server.asked(WATCH)) for server in (first, second)] == [1, 1]
 
     on_servers(2, story, pulse_s=0.1)
+
+
+def test_a_failure_nobody_thought_of_does_not_end_the_watch_over_a_member(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
+        first.on(WATCH, never)
+        second.on(WATCH, never)
+        exchange, failures = Connection.exchange, iter([KeyError("once")])
+
+        async def fail_once(self: Connection, *arguments: Any, **options: Any) -> Any:
+            for failure in failures:
+                raise failure
+            return await exchange(self, *arguments, **options)
+
+        monkeypatch.setattr(Connection, "exchange", fail_once)
+        store.watch("/t/", 1)
+        await until(lambda: second.asked(WATCH) and second.asked(STATUS))
+        assert "could not be asked whether it lives" in caplog.text
+
+    on_servers(2, story, pulse_s=0.2)
 
 
 def test_an_empty_answer_is_no_answer() -> None:

@@ -9,6 +9,7 @@ notices its silence first (mostly the renewal of a lease) moves the watches too.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Awaitable, Callable
 
@@ -19,6 +20,8 @@ from phalanx.store.etcd.messages import Message
 from phalanx.store.port import Refused, StoreError, StoreReset, Unclear
 
 __all__ = ["Session", "next_pause"]
+
+logger = logging.getLogger(__name__)
 
 _AUTHENTICATE = Call("Auth/Authenticate", "Authenticate")
 _STATUS = Call("Maintenance/Status", "Status")
@@ -133,6 +136,15 @@ class Session:
 
     async def _feel_pulse(self) -> None:
         """While something is watched, ask a member that was silent for a while: a frozen one would never tell."""
+        while self._readers and self._end is None:
+            try:
+                await self._feel_while_it_is_well()
+            except Exception:  # nobody awaits this task, and without it watches are blind
+                logger.warning("An etcd member could not be asked whether it lives.", exc_info=True)
+                self._members.leave(self._members.current)
+                await asyncio.sleep(self._pulse_s)
+
+    async def _feel_while_it_is_well(self) -> None:
         now = asyncio.get_running_loop().time
         while self._readers and self._end is None:
             connection = self._members.current
