@@ -12,6 +12,7 @@ import pytest
 from tests.store.etcd.servers import FAST, Member, cluster, serving
 
 from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.binary import find_etcd
 from phalanx.store.etcd.connection import Call
 from phalanx.store.etcd.opening import open_session
 from phalanx.store.etcd.store import EtcdV3Store
@@ -183,6 +184,31 @@ def test_a_user_logs_in_and_others_are_refused() -> None:
             await open_etcd(member.endpoint, user="root", password="wrong")
         with pytest.raises(Refused, match="does not permit"):
             await open_etcd(member.endpoint, user="guest", password="guest")
+
+    with_users(story)
+
+
+def test_a_role_that_covers_the_keys_of_jobs_alone_is_enough() -> None:
+    async def story(member: Member) -> None:
+        session = await open_session(member.endpoint, user="root", password="secret")
+        for call, request in (
+            (ADD_ROLE, ADD_ROLE.request(name="jobs")),
+            (GRANT_ROLE, GRANT_ROLE.request(user="guest", role="jobs")),
+        ):
+            await session.ask(call, request, is_repeatable=False)
+        permission = ("role", "grant-permission", "jobs", "readwrite", "/phalanx/", "--prefix")
+        as_root = ("--endpoints", member.endpoint, "--user", "root:secret")
+        control = Path(find_etcd()).with_name("etcdctl")
+        process = await asyncio.create_subprocess_exec(
+            control, *as_root, *permission, stdout=subprocess.DEVNULL
+        )
+        assert await process.wait() == 0
+        await session.close()
+        store = await open_etcd(member.endpoint, user="guest", password="guest")
+        assert await store.put("/phalanx/job/a", b"1")
+        await store.close()
+        with pytest.raises(Refused, match="does not permit"):
+            await open_etcd(member.endpoint, user="guest", password="guest", prefix="/elsewhere")
 
     with_users(story)
 

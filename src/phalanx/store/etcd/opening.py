@@ -12,6 +12,7 @@ from phalanx.store.etcd.session import Session
 __all__ = ["open_session"]
 
 _RANGE = Call("KV/Range", "Range")
+_KEYS = "/phalanx/"
 
 
 async def open_session(
@@ -37,7 +38,8 @@ async def open_session(
     members = Members(found, context=context, look_up_s=attempt_s)
     session = Session(members, user=user, password=password, attempt_s=attempt_s, pulse_s=pulse_s)
     try:
-        request = _RANGE.request(key=prefix.encode() or b"/")
+        # Where all keys of jobs are: a role may cover nothing else.
+        request = _RANGE.request(key=f"{prefix}{_KEYS}".encode())
         await session.ask(_RANGE, request, is_repeatable=True, is_ordered=True)
     except BaseException:
         await session.close()
