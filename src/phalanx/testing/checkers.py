@@ -180,11 +180,11 @@ class OldWorkersAreGone(Checker):
 
     def see(self, at: float, seen: Observation) -> None:
         """Keep count of who is alive."""
+        if self._resumed_at and not isinstance(seen, WorkerStarted):
+            self._look(at)  # before an end is noted: who ends now lived until now
         if self._lives.see(seen):
             self._latest = 0
             self._of_last_life = set(self._live)
-        if self._resumed_at:
-            self._look(at)  # before this one's end is noted: it lived until now
         match seen:
             case StoreLost():
                 self._lost_at = at
