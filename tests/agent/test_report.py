@@ -43,7 +43,9 @@ def failed(rank: int, **facts: object) -> Failure:
 def test_the_last_line_names_the_rank_the_error_the_code_and_why_it_is_over(tmp_path: Path) -> None:
     verdict = judge([failed(1, summary="ValueError: x at t.py:2")], reason="all 2 restarts are used")
     evidence = {1: with_exception(tmp_path, 1)}
-    text = failure_report(verdict, evidence, name="t.py", restart_count=2, log_folder="/logs/run")
+    text = failure_report(
+        verdict, evidence, has_run=True, name="t.py", restart_count=2, log_folder="/logs/run"
+    )
     assert text.splitlines()[-3:] == [
         "phalanx: logs: /logs/run",
         "phalanx: restarted 2 times before",
@@ -54,7 +56,9 @@ def test_the_last_line_names_the_rank_the_error_the_code_and_why_it_is_over(tmp_
 def test_the_block_blames_our_first_failure_and_not_the_smallest_timestamp(tmp_path: Path) -> None:
     failures = [failed(0, exited_at=9.0), failed(1, signed_at=8.0, exited_at=11.0)]
     evidence = {rank: with_exception(tmp_path, rank) for rank in (0, 1)}
-    text = failure_report(judge(failures, reason=""), evidence, name="t.py", restart_count=0, log_folder=None)
+    text = failure_report(
+        judge(failures, reason=""), evidence, has_run=True, name="t.py", restart_count=0, log_folder=None
+    )
     root_cause = text.partition("Root Cause (first observed failure):")[2]
     assert "rank      : 1 (local_rank: 1)" in root_cause
     assert "rank      : 0" not in root_cause
@@ -64,7 +68,9 @@ def test_the_block_blames_our_first_failure_and_not_the_smallest_timestamp(tmp_p
 def test_ranks_that_the_launcher_stopped_are_named_as_such_and_not_as_failures(tmp_path: Path) -> None:
     failures = [failed(0), failed(1, exit_code=-15, stopped_at=10.5, exited_at=11.0)]
     evidence = {0: with_exception(tmp_path, 0), 1: silent(1, -15)}
-    text = failure_report(judge(failures, reason=""), evidence, name="t.py", restart_count=0, log_folder=None)
+    text = failure_report(
+        judge(failures, reason=""), evidence, has_run=True, name="t.py", restart_count=0, log_folder=None
+    )
     assert "phalanx: stopped because of it: rank 1" in text
     assert "<NO_OTHER_FAILURES>" in text
 
@@ -73,7 +79,7 @@ def test_a_silent_death_shows_the_end_of_its_standard_error(tmp_path: Path) -> N
     verdict = judge([failed(0, exit_code=3, summary="exit code 3")], reason="")
     tail = b"".join(b"line %d\n" % one for one in range(10_000))
     text = failure_report(
-        verdict, {0: silent(0)}, name="t", restart_count=0, log_folder=None, stderr_tail=tail
+        verdict, {0: silent(0)}, has_run=True, name="t", restart_count=0, log_folder=None, stderr_tail=tail
     )
     assert "phalanx: last lines of rank 0's standard error:" in text
     assert "  line 9999\n" in text
@@ -85,7 +91,9 @@ def test_a_traceback_that_the_block_shows_is_not_shown_again(tmp_path: Path) -> 
     verdict = judge([failed(0, summary="ValueError: x")], reason="")
     evidence = {0: with_exception(tmp_path, 0)}
     tail = b"warming up\n" + CALLSTACK.encode()
-    text = failure_report(verdict, evidence, name="t", restart_count=0, log_folder=None, stderr_tail=tail)
+    text = failure_report(
+        verdict, evidence, has_run=True, name="t", restart_count=0, log_folder=None, stderr_tail=tail
+    )
     assert text.count("ValueError: x\n") == 1
     assert "  warming up\n" in text
 
@@ -93,14 +101,20 @@ def test_a_traceback_that_the_block_shows_is_not_shown_again(tmp_path: Path) -> 
 def test_standard_error_that_is_no_text_is_shown_as_far_as_it_goes() -> None:
     verdict = judge([failed(0, exit_code=3)], reason="")
     text = failure_report(
-        verdict, {0: silent(0)}, name="t", restart_count=0, log_folder=None, stderr_tail=b"\xff\xfe ok\n"
+        verdict,
+        {0: silent(0)},
+        has_run=True,
+        name="t",
+        restart_count=0,
+        log_folder=None,
+        stderr_tail=b"\xff\xfe ok\n",
     )
     assert "�� ok" in text
 
 
 def test_a_job_that_never_formed_is_one_sentence() -> None:
     verdict = Verdict(ending=Ending.FAILED, exit_code=75, reason="no port is free")
-    text = failure_report(verdict, {}, name="t.py", restart_count=0, log_folder=None)
+    text = failure_report(verdict, {}, has_run=False, name="t.py", restart_count=0, log_folder=None)
     assert text == "phalanx: t.py could not be run: no port is free\n"
 
 

@@ -495,6 +495,7 @@ class Link:
                 address=self.agent.address,
                 outside_address=self.agent.outside_address,
                 is_host=self.agent.is_host,
+                is_local=self.agent.is_host,
             )
         )
 

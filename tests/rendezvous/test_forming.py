@@ -175,7 +175,7 @@ def test_a_node_that_came_while_a_round_was_full_is_told_that_it_is_a_spare() ->
     fleet.start("a", "b", "c")
     fleet.run(5)
     spare = next(one for one in fleet.agents.values() if one.round is None)
-    assert spare.said == ["round 1 has its 2 nodes: this one is a spare"]
+    assert spare.said == ["round 1 has its 2 nodes; this one waits for another round"]
     assert not spare.holds_port
 
 
@@ -247,7 +247,7 @@ def test_of_two_agents_with_one_node_rank_the_second_is_refused_once_the_first_i
     fleet.run_until(lambda: fleet["twin"].is_over, within_s=60.0)
     verdict = fleet["twin"].verdict
     assert verdict is not None
-    assert verdict.exit_code == 75
+    assert verdict.exit_code == 2
     assert verdict.reason == (
         "another agent, on a, has the node rank 0 of this job; each node needs a --node-rank of its own"
     )

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.rendezvous import events
 from phalanx.rendezvous.events import KeyRead, Read, StartWatch, StopWatch, Transact
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.leader import Leader
@@ -364,7 +365,7 @@ def test_each_decision_is_guarded_by_the_leadership_the_round_and_the_verdict() 
     one = leading()
     pending = Pending()
     assert one.decide(job_view(), pending, NOW) == [], "before the nodes are listed nothing is known"
-    one.listed((kv(KEYS.here("a"), encode(A[1].node), 3),))
+    one.hear(events.KeysListed(KEYS.nodes, 9, (kv(KEYS.here("a"), encode(A[1].node), 3),)))
     (command,) = one.decide(job_view(), pending, NOW)
     assert isinstance(command, Transact)
     assert command.purpose == LEAD
@@ -378,7 +379,7 @@ def test_each_decision_is_guarded_by_the_leadership_the_round_and_the_verdict() 
 
 def test_nothing_more_is_decided_until_the_watch_has_told_of_the_last_decision() -> None:
     one = leading()
-    one.listed(())
+    one.hear(events.KeysListed(KEYS.nodes, 9, ()))
     one.succeeded(21)
     assert one.decide(job_view(revision=20), Pending(), NOW) == []
     assert one.decide(job_view(revision=21), Pending(), NOW) != []
@@ -386,7 +387,7 @@ def test_nothing_more_is_decided_until_the_watch_has_told_of_the_last_decision()
 
 def test_the_members_of_a_round_are_read_once_and_again_for_another_round() -> None:
     one = leading()
-    one.listed(())
+    one.hear(events.KeysListed(KEYS.nodes, 9, ()))
     settled = kv(KEYS.round, encode(RoundRecord(number=3, phase=Phase.SETTLED, previous=2)), 10)
     job = job_view(settled)
     assert one.decide(job, Pending(), NOW) == [Read(KEYS.members(3))]
@@ -402,7 +403,7 @@ def test_the_members_of_a_round_are_read_once_and_again_for_another_round() -> N
 
 def test_who_leads_no_more_watches_no_more_and_decides_nothing() -> None:
     one = leading()
-    one.listed(())
+    one.hear(events.KeysListed(KEYS.nodes, 9, ()))
     assert one.end() == [StopWatch(KEYS.nodes)]
     assert one.end() == []
     assert not one.is_leading
@@ -412,10 +413,14 @@ def test_who_leads_no_more_watches_no_more_and_decides_nothing() -> None:
 def test_a_large_membership_is_not_looked_at_for_each_of_its_news() -> None:
     one = leading()
     many = [kv(KEYS.here(f"n{i}"), encode(A[1].node), i + 1) for i in range(2 * NODES_FEW)]
-    one.listed(tuple(many))
+    one.hear(events.KeysListed(KEYS.nodes, 9, tuple(many)))
     joining = kv(KEYS.round, encode(RoundRecord(number=1, phase=Phase.JOINING)), 19)
     assert one.decide(job_view(joining), Pending(), NOW) == []
-    one.changed(Batch(30, (Change(kv(KEYS.joined(1, "n0"), encode(Joined(registration=1)), 30)),)))
+    one.hear(
+        events.KeyChanged(
+            KEYS.nodes, Batch(30, (Change(kv(KEYS.joined(1, "n0"), encode(Joined(registration=1)), 30)),))
+        )
+    )
     assert one.decide(job_view(joining), Pending(), NOW) == []
     assert one.deadline is not None
     assert NOW < one.deadline < NOW + 0.1

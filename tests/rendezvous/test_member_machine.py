@@ -17,14 +17,25 @@ from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.state import MemberState
-from phalanx.rendezvous.stored import Outcome, Report
+from phalanx.rendezvous.stored import Outcome, Phase, Report, RoundRecord, encode
 from phalanx.store.port import Batch, Change, KeyValue
 
 KEYS = JobKeys("job")
 NOW = 100.0
 HERE = KeyValue(KEYS.here("a"), b"{}", 5, 5, 1, 77)
-OPENED = events.SessionOpened(lease=77, sent_at=NOW, address="10.0.0.1", outside_address="", is_host=True)
+OPENED = events.SessionOpened(
+    lease=77, sent_at=NOW, address="10.0.0.1", outside_address="", is_host=True, is_local=True
+)
 REGISTERED = events.Transacted("register", True, 5, ((),))
+RAN = events.KeysListed(
+    "/phalanx/job/job/",
+    5,
+    (
+        KeyValue(
+            "/phalanx/job/job/round", encode(RoundRecord(number=2, phase=Phase.JOINING, previous=1)), 3, 4, 2
+        ),
+    ),
+)
 EMPTY = events.KeysListed(KEYS.job, 4, ())
 
 EVENTS: list[object] = [
@@ -103,7 +114,7 @@ def member_in(state: MemberState) -> MemberMachine:
         MemberState.REGISTERING: [(one, NOW) for one in present[:2]],
         MemberState.PRESENT: [(one, NOW) for one in present],
         MemberState.SILENT: [*[(one, NOW) for one in present], (events.TimePassed(), NOW + 9.0)],
-        MemberState.DRAINING: [(one, NOW) for one in (*present, events.PartEnded())],
+        MemberState.DRAINING: [(one, NOW) for one in (*present[:3], RAN, present[4], events.PartEnded())],
         MemberState.CLOSING: [(one, NOW) for one in (*present[:1], events.PartEnded())],
         MemberState.CLOSED: [
             (one, NOW) for one in (*present[:1], events.PartEnded(), events.SessionClosed())

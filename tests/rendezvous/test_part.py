@@ -210,7 +210,7 @@ def test_another_life_of_this_node_is_no_member() -> None:
     node.answer(node.join(3))
     release, told = node.settle(3, registration=4)
     assert release == events.ReleasePort()
-    assert told == events.Told("round 3 has its 1 node: this one is a spare")
+    assert told == events.Told("round 3 has its 1 node; this one waits for another round")
     assert node.part.lease_confirmed(3, node.job, 12.0) == []
 
 

@@ -214,6 +214,7 @@ class Node:
             verdict,
             evidence.processes,
             name=self._spec.name,
+            has_run=settled is not None,
             restart_count=settled.restart_count if settled is not None else 0,
             log_folder=log_folder,
             stderr_tail=evidence.tail_of_cause(verdict),

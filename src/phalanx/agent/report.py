@@ -27,6 +27,7 @@ def failure_report(
     evidence: Mapping[int, ProcessFailure],
     *,
     name: str,
+    has_run: bool,
     restart_count: int,
     log_folder: str | None,
     stderr_tail: bytes = b"",
@@ -36,7 +37,8 @@ def failure_report(
     if cause is None and verdict.exit_code == EX_USAGE:
         return f"phalanx: error: {verdict.reason}\n"
     if verdict.ending is not Ending.FAILED or cause is None:
-        return f"phalanx: {name} could not be run: {verdict.reason}\n"
+        what = "was stopped" if has_run else "could not be run"
+        return f"phalanx: {name} {what}: {verdict.reason}\n"
     collateral = [one for one in verdict.failures if one.is_collateral and one is not cause]
     failed = [one for one in verdict.failures if one not in collateral]
     lines = []

@@ -136,8 +136,8 @@ def node_range(raw: str) -> tuple[int, int]:
         largest = int(high) if colon else smallest
     except ValueError:
         smallest, largest = 0, 0
-    if not 1 <= smallest <= largest:
-        raise ValueError(f"{raw!r} is no number of nodes; write N, or MIN:MAX with 1 <= MIN <= MAX")
+    if not 1 <= smallest <= largest < 1_000_000:
+        raise ValueError(f"{raw[:40]!r} is no number of nodes; write N, or MIN:MAX with 1 <= MIN <= MAX")
     return smallest, largest
 
 

@@ -99,6 +99,7 @@ def _static(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
         options,
         conf,
         is_static=True,
+        node_id=f"rank-{rank}",  # the store holds each name once: two agents cannot have one rank
         min_nodes=size,
         order_hint=rank,
         master_addr=master.host,
@@ -251,6 +252,10 @@ def _shared_folder(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meet
     if not options.rdzv_endpoint:
         raise MeetingError("rdzv_endpoint", "not given; name a folder that every node sees")
     folder = os.path.abspath(os.path.expanduser(options.rdzv_endpoint))
+    if not os.path.isdir(os.path.dirname(folder)):
+        raise MeetingError(
+            "rdzv_endpoint", f"there is no folder {os.path.dirname(folder)!r} to share a folder in"
+        )
     if os.path.isfile(folder):  # torchrun's file store is one file, which a script may have made beforehand
         folder += ".phalanx"
 

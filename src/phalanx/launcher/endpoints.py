@@ -43,6 +43,11 @@ def read_endpoint(text: str) -> Endpoint:
         scheme, rest = "", text
     rest = rest.rstrip("/") if scheme else rest
     host, digits = _split(rest)
+    if digits is None and host.count(":") > 1 and host.startswith("::1:"):
+        address, _, port = host.rpartition(":")
+        raise ValueError(
+            f"{text!r} may be an address or an address and a port; write [{host}] or [{address}]:{port}"
+        )
     if not host or any(one.isspace() or one in "/[]@" for one in host):
         raise ValueError(f"{text!r} is no endpoint; write HOST:PORT, with [ ] around an IPv6 address")
     if digits is None:

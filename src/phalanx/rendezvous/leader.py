@@ -56,7 +56,8 @@ class Leader:
         self.deadline = None
         record = view.round
         if record is None:
-            return self._open(view, "", restart_count=0)
+            survived = any(one.node.last_round for one in view.here.values())
+            return self._open(view, "the store was lost" if survived else "", restart_count=0)
         if (record.number, record.phase) != self._timed:
             self._timed = (record.number, record.phase)
             self._began_at = now

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.rendezvous.events import KeyRead, Read, StartWatch, StopWatch, Told, Transact
+from phalanx.rendezvous.events import (
+    KeyChanged,
+    KeyRead,
+    KeysListed,
+    Read,
+    StartWatch,
+    StopWatch,
+    Told,
+    Transact,
+)
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.leader import Leader
 from phalanx.rendezvous.pending import Pending
@@ -12,7 +21,7 @@ from phalanx.rendezvous.policy import Policy
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import BadRecord, Member, Members, Phase, decode
 from phalanx.rendezvous.view import JobView, Nodes
-from phalanx.store.port import Batch, Compare, Field, KeyValue
+from phalanx.store.port import Compare, Field
 
 __all__ = ["LEAD", "Leading"]
 
@@ -50,6 +59,10 @@ class Leading:
         """All that is known under ``nodes/``."""
         return self._nodes
 
+    def others(self) -> list[str]:
+        """The hosts of all other nodes that are present."""
+        return [one.node.host for key, one in self._nodes.here.items() if key != self._settings.node_id]
+
     def begin(self) -> list[Any]:
         """Start with fresh timers; what the others have written is listed anew."""
         self._leader = Leader(self._settings, self._keys, self._policy)
@@ -70,16 +83,15 @@ class Leading:
         self._looked_at = self.deadline = None
         self._decided_at_revision = 0
 
-    def listed(self, items: tuple[KeyValue, ...]) -> None:
-        """All keys under ``nodes/``."""
+    def hear(self, event: KeysListed | KeyChanged) -> None:
+        """What the watch of ``nodes/`` tells: all keys under it, or those that have changed."""
+        if isinstance(event, KeyChanged):
+            self._nodes.change(event.batch.changes)
+            return
         self._nodes = Nodes(self._keys)
-        self._nodes.put(items)
+        self._nodes.put(event.items)
         self._is_listed = True
         self._told = 0
-
-    def changed(self, batch: Batch) -> None:
-        """Some of them."""
-        self._nodes.change(batch.changes)
 
     def read(self, event: KeyRead) -> None:
         """The members of a round; none are there when the store has lost them."""

@@ -6,7 +6,7 @@
                                                 SILENT (nothing heard for 0.6 ttl: workers must go)
 
 It is level-triggered: after each event it compares what the store says with what it has done, and asks for what is
-missing, one transaction per purpose at a time. A failed guard or a missing answer needs no case of its own.
+missing, one transaction per purpose at a time.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.state import GOING, MemberState, connected, everywhere
 from phalanx.rendezvous.view import JobView
+from phalanx.rendezvous.waiting import serves_on
 
 __all__ = ["MemberMachine"]
 
@@ -120,7 +121,7 @@ class MemberMachine(Machine[MemberState]):
         if self.state is MemberState.SILENT:
             return []
         commands, failure = self._here.not_registered(event, now)
-        return commands if failure is None else self._fail(failure)
+        return commands if failure is None else self._fail(failure, is_mistake=True)
 
     def _register(self) -> events.Transact:
         return self._here.register(is_leaving=self._part.is_leaving, is_busy=self._part.running is not None)
@@ -181,6 +182,7 @@ class MemberMachine(Machine[MemberState]):
         if self._has_failed:
             return []
         self._has_failed = True
+        self._leading.deadline = None
         return [*self._part.stop(reason, grace_s=None), events.MeetingFailed(reason, is_mistake)]
 
     # What the store says
@@ -191,7 +193,7 @@ class MemberMachine(Machine[MemberState]):
             self._job = JobView(self._keys)
             self._job.listed(event.revision, event.items)
         else:
-            self._leading.listed(event.items)
+            self._leading.hear(event)
         return self._reconcile(now)
 
     def _changed(self, event: events.KeyChanged, now: float) -> list[Any]:
@@ -199,7 +201,7 @@ class MemberMachine(Machine[MemberState]):
         if event.prefix == self._keys.job:
             self._job.changed(event.batch)
         else:
-            self._leading.changed(event.batch)
+            self._leading.hear(event)
         return self._reconcile(now)
 
     def _read(self, event: events.KeyRead, now: float) -> list[Any]:
@@ -257,21 +259,26 @@ class MemberMachine(Machine[MemberState]):
 
     def _go(self, now: float) -> list[Any]:
         """Give the registration up; the host of the store stays until nobody needs it, or for so long."""
-        if not self._is_host or self._is_hurried or self.state is not MemberState.PRESENT:
+        is_needed = self._is_host and self._job.has_run and not self._is_hurried
+        if not is_needed or self.state is not MemberState.PRESENT:
             return self._close()
         self.state = MemberState.DRAINING
-        self._drained_at = now + self._settings.drain_s
+        # Where several serve the store together the others may be gone before we hear of it, and the store with them.
+        limit_s = (
+            self._settings.drain_s if self._is_local else min(self._settings.drain_s, self._settings.ttl_s)
+        )
+        self._drained_at = now + limit_s
         return [events.RevokeLease(), events.StartWatch(self._keys.nodes)]
 
     def _drain(self, event: events.KeysListed | events.KeyChanged, now: float) -> list[Any]:
         if event.prefix != self._keys.nodes:
             return []
-        if isinstance(event, events.KeysListed):
-            self._leading.listed(event.items)
-        else:
-            self._leading.changed(event.batch)
-        others = [node_id for node_id in self._leading.nodes.here if node_id != self._settings.node_id]
-        return [] if others else self._close()
+        self._leading.hear(event)
+        others = self._leading.others()
+        if not others:
+            return self._close()
+        is_said = self._is_decided or isinstance(event, events.KeyChanged)
+        return [] if is_said else [events.Told(serves_on(others, self._drained_at - now))]
 
     def _close(self) -> list[Any]:
         self.state = MemberState.CLOSING
@@ -279,8 +286,6 @@ class MemberMachine(Machine[MemberState]):
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         self.state = MemberState.CLOSED
-
-    # Time
 
     def _opening_time(self, event: events.TimePassed, now: float) -> list[Any]:
         if (reason := self._opening.given_up(now)) is not None:
@@ -339,11 +344,7 @@ class MemberMachine(Machine[MemberState]):
         commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
         commands += self._part.tell(self._job)
         commands += self._part.follow(self._job)
-        commands += self._lead(now)
-        if self._part.barrier_at is not None and now >= self._part.barrier_at:
-            self._part.barrier_at = None
-            commands.append(events.BarrierPassed())
-        return commands
+        return [*commands, *self._lead(now), *self._part.barrier(now)]
 
     def _lead(self, now: float) -> list[Any]:
         if self._part.is_leading(self._job) and not self._part.is_leaving:

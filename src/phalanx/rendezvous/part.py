@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.rendezvous.events import (
+    BarrierPassed,
     CheckpointDone,
     ConfirmLease,
     Fence,
@@ -190,7 +191,7 @@ class Part:
         settled = round_of(record, members, self._settings.node_id, self._here.revision)
         if settled is None:
             nodes = f"{len(members)} node{'s' if len(members) != 1 else ''}"
-            spare = f"round {record.number} has its {nodes}: this one is a spare"
+            spare = f"round {record.number} has its {nodes}; this one waits for another round"
             return [ReleasePort(), *([Told(spare)] if record.phase is Phase.SETTLED else [])]
         self._mine, self._is_confirmed = settled, False
         self._reports.clear()
@@ -240,6 +241,13 @@ class Part:
                 self.barrier_at = now + self._settings.exit_barrier_s
         self.running = None
         return [Fence(None)]
+
+    def barrier(self, now: float) -> list[Any]:
+        """Whether this node has waited for the others for as long as it was told to; said once."""
+        if self.barrier_at is None or now < self.barrier_at:
+            return []
+        self.barrier_at = None
+        return [BarrierPassed()]
 
     # Telling
 

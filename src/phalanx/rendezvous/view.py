@@ -12,6 +12,7 @@ from phalanx.rendezvous.stored import (
     Member,
     NodeRecord,
     Outcome,
+    Phase,
     Report,
     RoundRecord,
     SignalRecord,
@@ -81,6 +82,12 @@ class JobView:
         """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
         self._signals: list[tuple[int, str]] = []  # since they were taken last
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any round of this job has settled, as far as this store knows."""
+        record = self.round
+        return record is not None and (record.number > 1 or record.phase is not Phase.JOINING)
 
     def new_signals(self, own: str) -> list[int]:
         """Numbers of the signals that other agents than ``own`` were sent; each is told once."""

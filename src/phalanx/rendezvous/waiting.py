@@ -8,7 +8,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member
 from phalanx.rendezvous.view import View
 
-__all__ = ["WaitingLine", "listed", "names_of", "who_is_here"]
+__all__ = ["WaitingLine", "listed", "names_of", "serves_on", "who_is_here"]
 
 NAMED_MAX = 8
 FIRST_S = 5.0  # before that nobody needs to be told why nothing happens
@@ -51,6 +51,14 @@ def who_is_here(
         text += f"; still stopping workers: {listed(view.here[one].node.host for one in blockers)}"
     lacking = low - len(ready)
     return f"{text}; {lacking} more needed" if lacking > 0 else text
+
+
+def serves_on(others: Iterable[str], left_s: float) -> str:
+    """The host of the store has left the job, and others still need the store."""
+    return (
+        f"this node has left the job; it serves the store to {listed(others)} until they end, for {left_s:.0f} s at "
+        "most; another signal ends it at once, and the store with it"
+    )
 
 
 def names_of(members: Iterable[Member]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -121,8 +122,10 @@ async def open_hosted(
         await store.close()
         if isinstance(error, NotOurs) and is_host:
             raise Refused(f"The store cannot be served at {host}, because {error}.") from None
+        if error.errno == errno.EADDRINUSE:
+            raise Unclear(f"What listens at {host}:{port} does not answer as a store of ours does") from None
         if is_host is None:
-            raise Unclear(f"Nobody serves the store at {host}:{port} yet: {error}.") from None
+            raise Unclear(f"nobody serves the store at {host}:{port} ({error})") from None
         raise Unclear(f"The store cannot be served at {host}:{port}: {error}.") from None
     except BaseException:
         await store.close()
