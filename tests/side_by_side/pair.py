@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import re
-import socket
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.system.launch import TORCHRUN, Event, Job, launcher_under_test
+from tests.system.launch import TORCHRUN, Event, Job, launcher_under_test, two_free_ports
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +79,7 @@ class SideBySide:
         script.write_text(textwrap.dedent(source).lstrip("\n"))
         seen = []
         for launcher in TORCHRUN, launcher_under_test():
-            port = str(_two_free_ports())
+            port = str(two_free_ports())
             with contextlib.ExitStack() as running:
                 jobs = []
                 for number, flags in enumerate(nodes):
@@ -96,16 +94,3 @@ class SideBySide:
                 )
         torchrun, phalanx = seen
         return torchrun, phalanx
-
-
-def _two_free_ports() -> int:
-    """The first of two neighbours that nobody has, below the range of outgoing connections, which would take them."""
-    while True:
-        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
-        try:
-            for one in (port, port + 1):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", one))
-        except OSError:
-            continue
-        return port

@@ -18,6 +18,7 @@ import secrets
 import select
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -322,6 +323,19 @@ def survivors_with(token: str) -> list[Survivor]:
                 Survivor(int(entry.name), command.replace(b"\0", b" ").decode(errors="replace").strip())
             )
     return found
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours that nobody has, below the range of outgoing connections, which would take them."""
+    while True:
+        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
+        try:
+            for one in (port, port + 1):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", one))
+        except OSError:
+            continue
+        return port
 
 
 def _kill(pid: int) -> None:
