@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.machine import UnlistedEvent
-from phalanx.store import history, machine
+from phalanx.store import history, items, machine
 from phalanx.store.machine import (
     Answered,
     DeadlinePassed,
@@ -33,6 +34,7 @@ from phalanx.store.port import (
     Delete,
     Field,
     Get,
+    KeyValue,
     LeaseExpired,
     Put,
     Refused,
@@ -422,3 +424,48 @@ def test_a_watch_replayed_is_the_store(steps: list[tuple[str, str]]) -> None:
                 if not change.is_delete:
                     replayed[change.kv.key] = change.kv.value
         assert sorted(replayed) == keys(store)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("size", [4_000_000, 0], ids=["large values", "many keys"])
+def test_what_reads_more_than_an_answer_holds_is_refused_before_it_is_built(size: int) -> None:
+    store = StoreMachine()
+    if size:
+        for number in range(8):
+            put(store, f"a/{number}", b"x" * (size // 8))
+    else:
+        store._items = items.Items(KeyValue(f"a/{number:05}", b"", 2, 2, 1) for number in range(20_000))
+    before = store.revision
+    reads = tuple(Get("a/", is_prefix=True) for _ in range(127))
+    tracemalloc.start()
+    try:
+        error = error_of(store.step(TransactionAsked("much", (), (Put("b", b"new"), *reads)), 0.0))
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert isinstance(error, Refused)
+    assert "too large" in str(error)
+    assert store.revision == before, "nothing of it was done"
+    [answered] = store.step(TransactionAsked("little", (), reads[:2]), 0.0)
+    assert isinstance(answered, Answered)
+
+
+def test_what_a_transaction_wrote_itself_counts_when_it_is_read() -> None:
+    store = StoreMachine()
+    written = Put("a", b"x" * 1_400_000)
+    error = error_of(store.step(TransactionAsked("much", (), (written, *[Get("a")] * 127)), 0.0))
+    assert "too large" in str(error)
+    assert keys(store) == []
+
+
+def test_every_key_can_be_read_and_deleted_at_once_however_many_there_are(monkeypatch: Any) -> None:
+    monkeypatch.setattr(items, "ANSWER_KEYS_MAX", 10)
+    store = StoreMachine()
+    for number in range(50):
+        put(store, f"a/{number:02}")
+    assert len(keys(store)) == 50
+    [answered] = store.step(TransactionAsked("all", (), (Delete("", is_prefix=True),)), 0.0)
+    assert isinstance(answered, Answered)
+    assert keys(store) == []

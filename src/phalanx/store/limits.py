@@ -6,12 +6,22 @@ from collections.abc import Sequence
 
 from phalanx.store.port import Compare, Delete, Operation, Put
 
-__all__ = ["OPERATIONS_MAX", "REQUEST_BYTES_MAX", "TTL_MAX_S", "find_mistake"]
+__all__ = [
+    "ANSWER_BYTES_MAX",
+    "ANSWER_KEYS_MAX",
+    "OPERATIONS_MAX",
+    "REQUEST_BYTES_MAX",
+    "TTL_MAX_S",
+    "find_mistake",
+]
 
 # etcd's defaults: --max-request-bytes, and --max-txn-ops for each of the three lists.
 REQUEST_BYTES_MAX = 1536 * 1024
 OPERATIONS_MAX = 128
 TTL_MAX_S = 1e9
+# Ours: a request of a few bytes must not cost whoever serves it gigabytes.
+ANSWER_BYTES_MAX = 64 * 1024 * 1024  # all keys of a store that is full
+ANSWER_KEYS_MAX = 100_000
 # What etcd's encoding adds to a key and a value, at most: tags, lengths, the lease.
 _BYTES_PER_ITEM = 32
 

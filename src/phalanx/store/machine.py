@@ -239,6 +239,8 @@ class StoreMachine(Machine[StoreState]):
         return bool(getattr(item, compare.field.value) == compare.value)
 
     def _hindrance(self, operations: tuple[Operation, ...]) -> StoreError | None:
+        if excess := self._items.find_excess(operations):
+            return Refused(excess)
         puts = [operation for operation in operations if isinstance(operation, Put)]
         for put in puts:
             if put.lease and put.lease not in self.leases:
@@ -254,10 +256,7 @@ class StoreMachine(Machine[StoreState]):
         if isinstance(operation, Put):
             self._put(operation, revision, changes)
             return ()
-        if operation.is_prefix:
-            found = self._items.under(operation.key)
-        else:
-            found = (self._items[operation.key],) if operation.key in self._items else ()
+        found = self._items.find(operation)
         if isinstance(operation, Delete):
             self._remove(found, revision, changes)
         return found

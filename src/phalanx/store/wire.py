@@ -17,7 +17,7 @@ from hmac import compare_digest, digest
 from typing import Any
 
 from phalanx.records import Struct
-from phalanx.store.limits import REQUEST_BYTES_MAX
+from phalanx.store.limits import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX
 
 __all__ = [
     "ANSWER_BYTES_MAX",
@@ -41,7 +41,6 @@ NONCE_BYTES = 32
 MAC_BYTES = 32
 GREETING_BYTES_MAX = 4096  # all that a stranger can make us keep
 REQUEST_FRAME_MAX = 2 * REQUEST_BYTES_MAX  # as JSON, a key may be longer than it is
-ANSWER_BYTES_MAX = 64 * 1024 * 1024  # all keys of a store that is full
 READY = b""
 """The first payload after the greetings, which proves the key and says nothing."""
 
