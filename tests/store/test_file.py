@@ -21,7 +21,7 @@ from tests.store.stories import PATIENCE_S, batches, within
 
 from phalanx.store import file_log
 from phalanx.store.file import open_file
-from phalanx.store.file_leases import ENDED, LeaseFiles
+from phalanx.store.file_leases import ENDED, NO_FILE, LeaseFiles
 from phalanx.store.file_replica import Replica
 from phalanx.store.machine import (
     EndWatch,
@@ -505,6 +505,40 @@ def test_silence_is_measured_by_ones_own_clock_and_looks(tmp_path: Path) -> None
     holder.renew(1)
     assert not judge.silent({1: 6.0}, 1009.0)
     assert not judge.silent({1: 6.0}, 1009.5)
+
+
+def test_a_lease_whose_file_stays_away_is_silent(tmp_path: Path) -> None:
+    holder, judge = LeaseFiles(str(tmp_path)), LeaseFiles(str(tmp_path))
+    holder.begin(1)
+    assert not judge.silent({1: 6.0}, 1000.0)
+    (tmp_path / "1.0").unlink()
+    assert [at for at in range(1001, 1009) if judge.silent({1: 6.0}, float(at))] == [1007, 1008]
+    (tmp_path / "1.1").touch()  # a listing was out of date for long
+    assert judge.end(1, NO_FILE) is False
+    (tmp_path / "1.1").unlink()
+    assert judge.end(1, NO_FILE) is True
+    assert holder.renew(1) == ENDED
+
+
+@pytest.mark.parametrize("is_folder", [False, True], ids=["its file", "all leases"])
+def test_a_lease_that_was_deleted_by_hand_ends_and_others_are_granted(folder: str, is_folder: bool) -> None:
+    async def story() -> None:
+        store, other = await open_file(folder), await open_file(folder)
+        lease = await store.grant(1.0)
+        watch = other.watch(A, await store.put(A, b"1", lease=lease) + 1)
+        if is_folder:
+            shutil.rmtree(Path(folder, "leases"))
+        else:
+            Path(folder, "leases", f"{lease}.0").unlink()  # noqa: ASYNC240
+        [batch] = await batches(watch, 1)
+        assert [change.is_delete for change in batch.changes] == [True]
+        with pytest.raises(LeaseExpired):
+            await store.renew(lease)
+        await store.renew(await store.grant(30.0))
+        await store.close()
+        await other.close()
+
+    asyncio.run(within(story()))
 
 
 def test_a_look_that_is_late_gives_every_lease_its_whole_time(tmp_path: Path) -> None:

@@ -59,7 +59,9 @@ class LeaseFiles:
 
     def end(self, number: int, seen: str) -> bool:
         """End a lease whose count is ``seen``; False if somebody has renewed it."""
-        if seen == ENDED or self._rename(number, seen, ENDED):
+        if seen == ENDED or (
+            self._end_lost(number) if seen == NO_FILE else self._rename(number, seen, ENDED)
+        ):
             return True
         self._seen.pop(number, None)  # what we saw is out of date: begin to measure anew
         return False
@@ -89,11 +91,11 @@ class LeaseFiles:
         seen: dict[int, tuple[str, float]] = {}
         for number, ttl_s in ttls_s.items():
             before, since = self._seen.get(number, (None, now))
-            # A lease that is renamed while we list may be missing; it moves, then.
+            # A lease that is renamed while we list may be missing; it moves, then. One that stays away was deleted.
             state = listed.get(number, NO_FILE)
             is_late = unseen_s > max(LATE_TTLS * ttl_s, LATE_MIN_S)
             seen[number] = state, (since if state == before and not is_late else now)
-            if state == ENDED or (state != NO_FILE and now - seen[number][1] >= ttl_s):
+            if state == ENDED or now - seen[number][1] >= ttl_s:
                 found.append((number, state))
         self._seen = seen
         return found
@@ -101,7 +103,7 @@ class LeaseFiles:
     def _list(self) -> dict[int, str]:
         """Number → count, or ``ENDED``."""
         found: dict[int, str] = {}
-        for name in os.listdir(self._folder):
+        for name in self._names():
             number, _, state = name.partition(".")
             if number.isdecimal() and (state.isdecimal() or state == ENDED):
                 before = found.get(int(number), "0")
@@ -109,6 +111,20 @@ class LeaseFiles:
                 if state == ENDED or (before != ENDED and int(state) >= int(before)):
                     found[int(number)] = state
         return found
+
+    def _names(self) -> list[str]:
+        try:
+            return os.listdir(self._folder)
+        except FileNotFoundError:
+            os.mkdir(self._folder, 0o700)  # deleted by hand; fails if the whole store is
+            return []
+
+    def _end_lost(self, number: int) -> bool:
+        """End a lease whose file is gone, so that nobody goes on with it."""
+        if self._list().get(number, ENDED) != ENDED:
+            return False  # it is back
+        os.close(os.open(self._path(number, ENDED), os.O_WRONLY | os.O_CREAT, 0o600))
+        return True
 
     def _time_of_server(self) -> float:
         """Now, by the clock that the files' times are of."""
