@@ -353,7 +353,14 @@ class AnyFleet(RuleBasedStateMachine):
             one for one in staying if one.formed and not one.alive and one.machine.state.name == "WAITING"
         ]
         numbers = {one.round.number for one in running if one.round is not None}
-        enough = len(running) + len(done) >= min(len(staying), self.MIN)
+        # Who has succeeded may leave; who comes after the first success waits for the job's end.
+        has_success = any(
+            b'"succeeded"' in found.value
+            for number in numbers
+            for key in self.fleet.under(self.fleet.keys.reports(number))
+            if key.endswith("/outcome") and (found := self.fleet.read(key)) is not None
+        )
+        enough = has_success or len(running) + len(done) >= min(len(staying), self.MIN)
         return len(numbers) <= 1 and enough and len(staying) == len(alive) and bool(running)
 
 
@@ -361,3 +368,17 @@ AnyFleet.TestCase.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyFleet = AnyFleet.TestCase
+
+
+def test_a_store_that_takes_renewals_and_no_write_is_given_up_after_the_store_timeout() -> None:
+    machine = member_in(MemberState.PRESENT)
+    full = events.TransactionUnclear("lead", "No space left on device")
+    commands: list[object] = []
+    for second in range(0, 66, 3):
+        assert not [one for one in commands if isinstance(one, events.MeetingFailed)]
+        machine.step(events.LeaseRenewed(NOW + second), NOW + second)
+        commands = machine.step(full, NOW + second)
+        if second >= 60:
+            break
+    (failed,) = [one for one in commands if isinstance(one, events.MeetingFailed)]
+    assert failed.reason == "the store has taken no write for 60 s (store_timeout): No space left on device"

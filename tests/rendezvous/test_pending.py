@@ -38,7 +38,7 @@ def test_what_was_heard_while_the_answer_was_on_its_way_may_have_been_the_reason
 def test_an_unclear_answer_may_be_followed_by_the_same_question() -> None:
     pending = Pending()
     pending.sent("join")
-    pending.unclear("join")
+    assert pending.unclear("join", 7.0) == 0
     assert pending.may_send("join")
 
 

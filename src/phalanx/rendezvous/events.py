@@ -13,6 +13,7 @@ from phalanx.rendezvous.stored import Report
 from phalanx.store.port import Batch, Compare, KeyValue, Operation
 
 __all__ = [
+    "WHY_LOST",
     "BarrierPassed",
     "CheckpointDone",
     "CloseSession",
@@ -295,6 +296,12 @@ class StoreWasReset(Heard):
     """Another store answers, without data. Lease and watches are gone."""
 
 
+WHY_LOST: dict[type[Heard], str] = {
+    LeaseEnded: "the lease of this node has ended, and the others go on without it",
+    StoreWasReset: "the store has lost its data and is another one now",
+}
+
+
 class KeysListed(Heard):
     """All keys under a watched prefix, as of one revision: the start of a watch, or of a new one after a gap."""
 
@@ -330,6 +337,7 @@ class TransactionUnclear(Heard):
     """No answer came: the transaction was applied or not, or may yet be."""
 
     purpose: str
+    reason: str = ""
 
 
 # Events from the node

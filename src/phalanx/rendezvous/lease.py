@@ -46,6 +46,11 @@ class LeaseTimes:
         """When no worker may be alive any more; None: no limit."""
         return self._at(FENCED_AT)
 
+    def silence(self, now: float) -> str:
+        """For how long nothing was heard, in words."""
+        assert self.renewed_at is not None, "only a lease that was renewed can be silent"
+        return f"the store has not answered for {now - self.renewed_at:.1f} s"
+
     @property
     def ended_at(self) -> float | None:
         """When the lease may have ended, whatever the store heard of us."""

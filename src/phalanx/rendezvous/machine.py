@@ -54,8 +54,7 @@ class MemberMachine(Machine[MemberState]):
         self._said_waiting = ""
         self._is_decided = False
         self._has_failed = False  # no round will form; the workers, if any, are being stopped
-        self._part_ended = False
-        self._is_hurried = False
+        self._part_ended = self._is_hurried = False
 
     @property
     def running(self) -> Round | None:
@@ -127,7 +126,7 @@ class MemberMachine(Machine[MemberState]):
         return self._here.register(is_leaving=self._part.is_leaving, is_busy=self._part.running is not None)
 
     def _register_again(self, event: events.TransactionUnclear, now: float) -> list[Any]:
-        self._pending.unclear(event.purpose)
+        self._pending.unclear(event.purpose, now)
         return [self._register()] if event.purpose in (REGISTER, UNREGISTER) else []
 
     # The lease
@@ -149,8 +148,7 @@ class MemberMachine(Machine[MemberState]):
 
     def _fall_silent(self, now: float) -> list[Any]:
         self.state = MemberState.SILENT
-        assert self._lease.renewed_at is not None, "only a lease that was renewed can be silent"
-        silence = f"the store has not answered for {now - self._lease.renewed_at:.1f} s"
+        silence = self._lease.silence(now)
         stop = self._part.stop(silence, grace_s=self._lease.stop_grace_s, is_own=True)
         return [events.Told(f"{silence}: the others may soon count this node as lost"), *stop]
 
@@ -162,11 +160,8 @@ class MemberMachine(Machine[MemberState]):
             return self._fall_silent(now)
         return [*self._part.fence(self._lease.fenced_at), events.RenewLease()]
 
-    def _lease_ended(self, event: events.LeaseEnded, now: float) -> list[Any]:
-        return self._lose("the lease of this node has ended, and the others go on without it", now)
-
-    def _reset(self, event: events.StoreWasReset, now: float) -> list[Any]:
-        return self._lose("the store has lost its data and is another one now", now)
+    def _lease_ended(self, event: events.LeaseEnded | events.StoreWasReset, now: float) -> list[Any]:
+        return self._lose(events.WHY_LOST[type(event)], now)
 
     def _lose(self, reason: str, now: float) -> list[Any]:
         """Membership is over; what is left of it goes, and this node registers anew."""
@@ -226,7 +221,13 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _unclear(self, event: events.TransactionUnclear, now: float) -> list[Any]:
-        self._pending.unclear(event.purpose)
+        unclear_s = self._pending.unclear(event.purpose, now)
+        if (
+            unclear_s >= self._settings.store_timeout_s
+        ):  # it takes renewals, and nothing else: its disk is full
+            return self._fail(
+                f"the store has taken no write for {unclear_s:.0f} s (store_timeout): {event.reason}"
+            )
         if self._part_ended and self.state is MemberState.PRESENT:  # the revoked lease will tell the others
             return self._go(now)
         return self._reconcile(now)
@@ -372,7 +373,7 @@ class MemberMachine(Machine[MemberState]):
         events.SessionOpened: {MemberState.OPENING: _opened, **GOING},
         events.StoreNotReached: {MemberState.OPENING: _not_reached, **GOING},
         events.StoreFailed: everywhere(_store_failed),
-        events.StoreWasReset: connected(_reset),
+        events.StoreWasReset: connected(_lease_ended),
         events.LeaseRenewed: connected(_renewed),
         events.LeaseEnded: connected(_lease_ended),
         events.Slept: everywhere(_slept),

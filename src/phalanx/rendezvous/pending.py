@@ -12,6 +12,7 @@ class Pending:
         self._version = 0
         self._sent: dict[str, int] = {}
         self._failed: dict[str, int] = {}
+        self._unclear_since: float | None = None
 
     def seen(self) -> None:
         """A watch has told something: what failed may be tried again."""
@@ -31,13 +32,16 @@ class Pending:
 
     def answered(self, purpose: str, *, succeeded: bool) -> None:
         """It was answered."""
+        self._unclear_since = None
         version = self._sent.pop(purpose, self._version)
         if not succeeded:
             self._failed[purpose] = version
 
-    def unclear(self, purpose: str) -> None:
-        """No answer came; the same may be asked again, under the same guards."""
+    def unclear(self, purpose: str, now: float) -> float:
+        """No answer came; the same may be asked again, under the same guards. For how long none came to any."""
         self._sent.pop(purpose, None)
+        self._unclear_since = now if self._unclear_since is None else self._unclear_since
+        return now - self._unclear_since
 
     def is_under_way(self) -> bool:
         """Whether any answer is still awaited."""
@@ -47,3 +51,4 @@ class Pending:
         """The connection is another one: no answer will come."""
         self._sent.clear()
         self._failed.clear()
+        self._unclear_since = None

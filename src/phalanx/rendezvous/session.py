@@ -261,10 +261,10 @@ class Session:
         except LeaseExpired:
             self._cancel_others()
             self._post(LeaseEnded())
-        except Unclear:
+        except Unclear as error:
             spent = asyncio.get_running_loop().time() - began
             await asyncio.sleep(max(0.0, UNCLEAR_AGAIN_S - spent))
-            self._post(TransactionUnclear(command.purpose))
+            self._post(TransactionUnclear(command.purpose, str(error)))
         else:
             self._post(Transacted(command.purpose, answer.succeeded, answer.revision, answer.results))
 
