@@ -122,7 +122,7 @@ async def open_hosted(
         await store.close()
         if isinstance(error, NotOurs) and is_host:
             raise Refused(f"The store cannot be served at {host}, because {error}.") from None
-        if error.errno == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE and is_host is None:  # we asked, and it said nothing of ours
             raise Unclear(f"What listens at {host}:{port} does not answer as a store of ours does") from None
         if is_host is None:
             raise Unclear(f"nobody serves the store at {host}:{port} ({error})") from None
