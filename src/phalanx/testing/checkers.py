@@ -333,7 +333,7 @@ class CauseIsTheInjectedOne(Checker):
     """Who is blamed failed by an own fault, in the last round that ran; a job without one is not called failed."""
 
     def __init__(self) -> None:
-        self._faults: set[tuple[int | None, int]] = set()
+        self._faults: set[tuple[int, int]] = set()
         self._latest = 0
         self._lives = _Lives()
 
@@ -345,8 +345,9 @@ class CauseIsTheInjectedOne(Checker):
         match seen:
             case WorkerStarted(round=settled):
                 self._latest = max(self._latest, settled.number)
-            case Fault(rank=int(rank), round=number):
+            case Fault(rank=int(rank), round=int(number)):
                 self._faults.add((number, rank))
+                self._latest = max(self._latest, number)
             case AgentEnded(agent, verdict=verdict):
                 cause = getattr(verdict, "cause", None)
                 if cause is not None and (self._latest, cause.rank) not in self._faults:

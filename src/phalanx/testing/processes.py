@@ -18,6 +18,7 @@ from phalanx.agent.group import (
     Exit,
     MembersRemain,
     Say,
+    SpawnFailed,
     SpawnWorkers,
     TreeEmptied,
     WorkersExited,
@@ -30,7 +31,7 @@ from phalanx.rendezvous.round import Round
 from phalanx.testing.loop import HAIR_S, NodeLoop
 from phalanx.testing.nodes import Keeper, Node
 from phalanx.testing.timeline import Entry
-from phalanx.testing.trace import Line, Trace
+from phalanx.testing.trace import Fault, Line, Trace
 from phalanx.testing.workload import Employer, Worker, Workload
 
 __all__ = ["SimulatedProcesses"]
@@ -105,6 +106,9 @@ class SimulatedProcesses:
         self._ended.clear()
         self._recorded_at.clear()
         self._is_watching_tree = False
+        if self._workload.rng.random() < self._workload.habits.cannot_start:
+            self._cannot_start(command.round)
+            return
         employer = Employer(self._agent, self._worker_ended, self._recorded, self._tree_changed_soon)
         for local_rank in range(self._nproc):
             self._workers[local_rank] = self._workload.start(
@@ -112,6 +116,11 @@ class SimulatedProcesses:
             )
         pids = {local_rank: worker.process.pid for local_rank, worker in self._workers.items()}
         self._driver.post(WorkersSpawned(pids))
+
+    def _cannot_start(self, settled: Round) -> None:
+        local_rank = self._workload.rng.randrange(self._nproc)
+        self._trace.add(Fault("cannot start", self._agent, settled.rank(local_rank), settled.number))
+        self._driver.post(SpawnFailed(local_rank, 127, "No such file or directory"))
 
     def _signal_workers(self, command: SignalWorkers) -> None:
         for worker in self._workers.values():
@@ -168,6 +177,16 @@ class SimulatedProcesses:
 
     def _failure(self, end: Exit) -> Failure:
         assert self._round is not None, "workers are of a round"
+        if end.why_not_started:
+            return Failure(
+                rank=self._round.rank(end.local_rank),
+                local_rank=end.local_rank,
+                pid=0,
+                exit_code=end.exit_code,
+                exited_at=end.at,
+                why_not_started=end.why_not_started,
+                host=self._node.name,
+            )
         worker = self._workers[end.local_rank]
         signs = [one for one in (end.signed_at, self._recorded_at.get(end.local_rank)) if one is not None]
         return Failure(

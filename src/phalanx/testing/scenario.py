@@ -58,6 +58,8 @@ class Scenario(Struct, kw_only=True):
     calm_until_s: float = 560.0
     """After the faults, and after progress was seen, nothing happens until then: no new round either."""
     fault_every_s: float = 25.0
+    is_stopped: bool = False
+    """It does not come to its normal end: every agent is sent SIGINT at once, as by a Ctrl-C that reaches all."""
     has_keepers: bool = True
     """False: to see that the checkers see."""
     clock_rates: tuple[float, float] = (0.9, 1.1)
@@ -102,5 +104,10 @@ class Scenario(Struct, kw_only=True):
             growth=rng.choice((Growth.NOW, Growth.NOW, Growth.NOW, Growth.NEVER)),
             faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
-            habits=Habits(deaf=rng.choice((0.0, 0.05, 0.3)), hangs=rng.choice((0.0, 0.3, 0.9))),
+            is_stopped=rng.random() < 0.2,
+            habits=Habits(
+                cannot_start=rng.choice((0.0, 0.0, 0.02)),
+                deaf=rng.choice((0.0, 0.05, 0.3)),
+                hangs=rng.choice((0.0, 0.3, 0.9)),
+            ),
         )

@@ -24,6 +24,8 @@ SWITCHED_OFF_S = (0.05, 30.0)  # nobody says good-bye for a machine without powe
 class Habits(Struct, kw_only=True):
     """How the user's program behaves. Pairs are the least and the greatest of a time in seconds."""
 
+    cannot_start: float = 0.0
+    """How many groups of workers cannot be started, because the command of one is missing just then."""
     asked_s: tuple[float, float] = (0.01, 2.0)
     """From a stop signal to the exit."""
     deaf: float = 0.03

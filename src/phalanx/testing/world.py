@@ -28,6 +28,7 @@ JOIN_TIMEOUT_S = (
     3600.0  # no world lasts so long: a job that waits for nodes is one that must come to work again
 )
 CLOCK_OFFSET_MAX_S = 1e6
+SIGINT = 2
 LOOK_EVERY_S = 0.5
 SETTLED_FOR_S = (
     10.0  # echoes of the last fault have come by then: a peer that is gone, an answer that was late
@@ -55,6 +56,7 @@ class World:
         self.workload = Workload(self.timeline, self._stream("workers"), self.trace, self.scenario.habits)
         self.nodes = [self._make_node(number) for number in range(self.scenario.nodes)]
         self.agents: list[SimulatedAgent] = []
+        self._stopped: list[SimulatedAgent] = []
         self._slots = {node.name: self._draw_slots() for node in self.nodes}
         self.store_clock = self._make_clock() if not self.scenario.is_hosted else self.nodes[0].clock
         name = self.nodes[0].name if self.scenario.is_hosted else "store"
@@ -83,7 +85,7 @@ class World:
                 self._faults.heal()
                 self._demand_progress()
                 self._demand_calm()
-                self.workload.finish()
+                self._finish()
             self._demand_end()
             for checker in self.checkers:
                 checker.finish()
@@ -129,6 +131,14 @@ class World:
         if not self._is_over() and list(self.workload.workers) != before:
             raise Violation(f"nothing happened, and round {before} was given up: {self._who_works()}")
 
+    def _finish(self) -> None:
+        if not self.scenario.is_stopped:
+            self.workload.finish()
+            return
+        self._stopped = [agent for agent in self.agents if not agent.is_over]
+        for agent in self._stopped:
+            agent.stop(SIGINT)
+
     def _demand_end(self) -> None:
         habits, scenario = self.scenario.habits, self.scenario
         last_s = habits.ends_within_s + scenario.grace_s + 60.0 + scenario.patience_s
@@ -137,6 +147,9 @@ class World:
         self.timeline.run(self.timeline.now + 1.0)  # keepers clear up
         if self.trace.error is not None:
             raise self.trace.error
+        for agent in self._stopped:
+            if agent.verdict is not None and agent.verdict.exit_code != 128 + SIGINT:
+                raise Violation(f"{agent.name} was told to stop and ended with {agent.verdict!r}")
 
     def _is_over(self) -> bool:
         return self._has_ended() and all(agent.is_over for agent in self.agents)
