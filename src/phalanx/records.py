@@ -32,6 +32,7 @@ class _StructType(type):
         defaults.update({field: namespace.pop(field) for field in own if field in namespace})
         namespace["__slots__"] = tuple(own)
         namespace["__struct_fields__"] = fields = (*inherited, *own)
+        namespace["__struct_set__"] = frozenset(fields)
         namespace["__struct_defaults__"] = defaults
         namespace["__match_args__"] = namespace["__struct_positional__"] = () if kw_only else fields
         return super().__new__(mcls, name, bases, namespace)
@@ -49,6 +50,7 @@ class Struct(metaclass=_StructType):
     """
 
     __struct_fields__: ClassVar[tuple[str, ...]]
+    __struct_set__: ClassVar[frozenset[str]]
     __struct_positional__: ClassVar[tuple[str, ...]]
     __struct_defaults__: ClassVar[dict[str, Any]]
 
@@ -61,6 +63,10 @@ class Struct(metaclass=_StructType):
             return
         if len(args) > len(positional):
             raise TypeError(f"{cls.__name__} takes {len(positional)} positional fields, not {len(args)}")
+        if not args and len(given) == len(cls.__struct_fields__) and given.keys() == cls.__struct_set__:
+            for field, value in given.items():
+                object.__setattr__(self, field, value)
+            return
         values = dict(zip(positional, args, strict=False))
         if twice := values.keys() & given.keys():
             raise TypeError(f"{cls.__name__} got {min(twice)!r} twice")

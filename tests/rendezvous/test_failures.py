@@ -293,6 +293,6 @@ def test_nonsense_in_the_store_is_passed_over_and_told() -> None:
     leader = fleet.leader
     assert leader is not None
     said = "\n".join(fleet[leader].said)
-    assert "passed over: a NodeRecord in the store is no JSON" in said
+    assert "has no lease: whoever it is would be here for ever" in said
     assert "passed over: a Joined in the store is no object" in said
     assert "passed over: a record in the store is not whole" in said

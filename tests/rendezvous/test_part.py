@@ -165,7 +165,7 @@ def test_joining_is_guarded_by_this_life_and_by_the_round_as_it_was_seen() -> No
 def test_a_join_without_an_answer_is_asked_again_and_one_that_was_refused_only_with_news() -> None:
     node = Node()
     command = node.join(3)
-    node.pending.unclear(command.purpose)
+    node.pending.unclear(command.purpose, 0.0)
     (again,) = node.part.follow(node.job)
     assert again == command
     node.answer(again, succeeded=False)

@@ -40,7 +40,7 @@ class Leading:
         self._keys = keys
         self._policy = policy
         self._leader: Leader | None = None
-        self._nodes = Nodes(keys)
+        self._nodes = self._no_nodes()
         self._is_listed = False
         self._members: tuple[int, tuple[Member, ...]] = (0, ())
         self._reading = False
@@ -58,6 +58,9 @@ class Leading:
     def nodes(self) -> Nodes:
         """All that is known under ``nodes/``."""
         return self._nodes
+
+    def _no_nodes(self) -> Nodes:
+        return Nodes(self._keys, is_leased=self._settings.ttl_s != float("inf"))
 
     def others(self) -> list[str]:
         """The hosts of all other nodes that are present."""
@@ -88,7 +91,7 @@ class Leading:
         if isinstance(event, KeyChanged):
             self._nodes.change(event.batch.changes)
             return
-        self._nodes = Nodes(self._keys)
+        self._nodes = self._no_nodes()
         self._nodes.put(event.items)
         self._is_listed = True
         self._told = 0

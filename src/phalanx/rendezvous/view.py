@@ -150,8 +150,9 @@ class JobView:
 class Nodes:
     """The keys under ``nodes/``, kept decoded. ``refused`` collects sentences about keys that hold nonsense."""
 
-    def __init__(self, keys: JobKeys) -> None:
+    def __init__(self, keys: JobKeys, *, is_leased: bool = False) -> None:
         self._keys = keys
+        self._is_leased = is_leased
         self.here: dict[str, Here] = {}
         self.refused: list[str] = []
         self._joined: dict[int, dict[str, Joined]] = {}
@@ -192,6 +193,8 @@ class Nodes:
 
     def _put(self, kv: KeyValue) -> None:
         kind, number, node_id, what = self._parts(kv.key)
+        if kind == "here" and self._is_leased and not kv.lease:
+            raise BadRecord(f"{kv.key} has no lease: whoever it is would be here for ever")
         if kind == "here":
             self.here[node_id] = Here(kv.create_revision, decode(NodeRecord, kv.value))
         elif kind == "joined":
