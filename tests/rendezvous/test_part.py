@@ -177,7 +177,7 @@ def test_a_join_without_an_answer_is_asked_again_and_one_that_was_refused_only_w
 @pytest.mark.parametrize("phase", [Phase.SETTLED, Phase.COLLECTING])
 def test_who_does_not_know_whether_it_has_joined_looks(phase: Phase) -> None:
     node = Node()
-    node.pending.unclear(node.join(3).purpose)
+    node.pending.unclear(node.join(3).purpose, 0.0)
     node.round(3, phase)
     assert node.part.follow(node.job) == [events.Read(KEYS.members(3))]
 
