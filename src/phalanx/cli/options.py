@@ -64,7 +64,7 @@ _SIZE = "size of the job"
 _PROGRAM = "the program"
 _FAILURE = "failures and stopping"
 _LOGS = "output and logs"
-_MEETING = "meeting of nodes"
+_MEETING = "rendezvous"
 _ENVIRONMENT = "what workers are told"
 
 GROUPS = (_SIZE, _PROGRAM, _FAILURE, _LOGS, _MEETING, _ENVIRONMENT)
@@ -304,7 +304,7 @@ OPTIONS: tuple[Option, ...] = (
         read=convert.pairs,
         default="",
         group=_MEETING,
-        help="further settings of the meeting; see the table of keys",
+        help="further settings of the rendezvous; see the table of keys",
     ),
     Option(
         name="secret-file",
