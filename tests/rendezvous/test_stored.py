@@ -72,7 +72,7 @@ def test_fields_of_a_later_release_are_passed_over_and_those_of_an_earlier_one_m
         (Members, b'{"members":{}}', "Members.members"),
         (Members, b'{"members":[{}]}', "Members.members"),
         (Members, b'{"members":[["a",1]]}', "Members.members"),
-        (Members, b'{"members":[["a","1","h",1]]}', "Member.registration"),
+        (Members, b'{"members":[["a","1","h",1]]}', "Members.members"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_sentence(

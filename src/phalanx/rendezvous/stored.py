@@ -218,6 +218,13 @@ def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
         row_kind = _Rows.kinds[annotation]
         names = row_kind.__struct_fields__
         least = len(names) - len(row_kind.__struct_defaults__)
-        if all(isinstance(row, list) and len(row) >= least for row in value):
-            return tuple(_build(row_kind, dict(zip(names, row, strict=False))) for row in value)
+        # Each agent reads all members of a round, which may be a thousand: one look per cell, and no more.
+        kinds = [_PLAIN[row_kind.__annotations__[one]] for one in names]
+        if all(
+            isinstance(row, list)
+            and len(row) >= least
+            and all(type(cell) in allowed for cell, allowed in zip(row, kinds, strict=False))
+            for row in value
+        ):
+            return tuple(row_kind(**dict(zip(names, row, strict=False))) for row in value)
     raise BadRecord(f"{kind.__name__}.{name} in the store is {str(value)[:60]!r}, not {annotation}")
