@@ -80,7 +80,7 @@ def test_a_newcomer_after_the_first_success_is_a_spare(
     members[1].until("obeying")
 
     newcomer = agents(c, *arguments)
-    newcomer.printed("spare")
+    newcomer.printed("this one waits for another round")
 
     network.order("exit 0", a)
     assert [member.wait() for member in (*members, newcomer)] == [0, 0, 0]

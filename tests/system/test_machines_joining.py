@@ -93,7 +93,7 @@ def test_a_fifth_agent_of_four_is_a_spare_and_ends_with_the_jobs_exit_code(
     network: Network, agents: Agents, script: Script
 ) -> None:
     members, (spare,) = start_full_job(network, agents, script, spares=1)
-    spare.printed("spare")
+    spare.printed("this one waits for another round")
 
     network.order("exit 0")
 
@@ -104,7 +104,7 @@ def test_a_fifth_agent_of_four_is_a_spare_and_ends_with_the_jobs_exit_code(
 
 def test_a_spare_ends_with_the_jobs_failure_too(network: Network, agents: Agents, script: Script) -> None:
     members, (spare,) = start_full_job(network, agents, script, spares=1, members_are=2)
-    spare.printed("spare")
+    spare.printed("this one waits for another round")
 
     network.order("exit 9", members[1].host)
 
@@ -116,7 +116,7 @@ def test_two_spares_step_in_for_two_nodes_that_are_lost_at_once(
 ) -> None:
     members, spares = start_full_job(network, agents, script, spares=2, lease=SHORT_LEASE)
     for spare in spares:
-        spare.printed("spare")
+        spare.printed("this one waits for another round")
 
     for member in members[2:]:
         member.host.lose_power()
@@ -152,7 +152,7 @@ def test_with_join_policy_never_a_newcomer_waits_for_a_loss(
     members = [agents(host, *arguments) for host in (a, b)]
     begun = [member.begun(world=2) for member in members]
     newcomer = agents(c, *arguments)
-    newcomer.printed("spare")
+    newcomer.printed("this one waits for another round")
     assert not newcomer.events
 
     members[1].send(signal.SIGTERM)
