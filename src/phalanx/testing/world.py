@@ -81,8 +81,8 @@ class World:
             self._begin()
             self._faults.begin()
             self._pass_time(self.scenario.faults_until_s)
+            self._faults.heal()
             if not self._has_ended():
-                self._faults.heal()
                 self._demand_progress()
                 self._demand_calm()
                 self._finish()
@@ -271,7 +271,8 @@ class World:
     # What faults do
 
     def thaw(self, agent: SimulatedAgent) -> None:
-        """Let a frozen agent go on, and the store that it hosts."""
+        """Let a frozen agent go on, at once or when its machine does."""
+        agent.is_frozen = False
         if not agent.is_over and not agent.node.is_suspended:
             agent.thaw()
 
