@@ -28,7 +28,8 @@ def test_a_pair_that_nobody_listed_is_recorded_and_ends_the_job_in_order_with_70
                 time.sleep(0.01)
             sys.exit(0)
         open("ready", "w").close()
-        time.sleep(600)
+        while True:  # in naps: a signal that comes just before one long sleep would be heard after it
+            time.sleep(0.05)
         """,
         "--nproc-per-node=2",
         f"--log-dir={tmp_path}/logs",

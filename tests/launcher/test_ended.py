@@ -31,17 +31,26 @@ def test_the_keys_of_a_job_that_is_over_and_empty_are_removed_and_no_others() ->
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("case", ["a node is still there", "no verdict yet"])
-def test_a_job_that_goes_on_is_left_alone(case: str) -> None:
+@pytest.mark.parametrize("has_verdict", [True, False])
+def test_a_job_that_somebody_is_in_is_left_alone(has_verdict: bool) -> None:
     async def run() -> None:
         store = await left_by_a_job()
-        if case == "no verdict yet":
+        if not has_verdict:
             await store.delete(KEYS.verdict)
-        else:
-            await store.put(KEYS.here("n1"), b"{}", lease=await store.grant(60))
+        await store.put(KEYS.here("n1"), b"{}", lease=await store.grant(60))
         before = await store.list("/phalanx/")
         await clear_ended_job(store, "7")
         assert (await store.list("/phalanx/")).items == before.items
+
+    asyncio.run(run())
+
+
+def test_a_job_whose_last_node_was_told_to_stop_does_not_go_on_under_its_id() -> None:
+    async def run() -> None:
+        store = await left_by_a_job()
+        await store.delete(KEYS.verdict)
+        await clear_ended_job(store, "7")
+        assert not (await store.list("/phalanx/7/")).items
 
     asyncio.run(run())
 
