@@ -104,8 +104,13 @@ def cut(number: int) -> Move:
     return both_ways
 
 
-def heal(world: World) -> None:
-    world.network.heal_all()
+def heal(number: int) -> Move:
+    def both_ways(world: World) -> None:
+        name, store = world.nodes[number].name, world.place.name
+        world.network.heal(name, store)
+        world.network.heal(store, name)
+
+    return both_ways
 
 
 def worker_fails(rank: int, **how: Any) -> Move:
@@ -161,19 +166,19 @@ def test_an_agent_that_is_killed_takes_its_workers_along_and_comes_back_as_anoth
 
 
 def test_a_node_that_is_cut_off_stops_its_workers_in_time_and_joins_again_when_it_heals() -> None:
-    world = play(scenario(3, 2), (50.0, cut(1)), (80.0, heal))
+    world = play(scenario(3, 2), (50.0, cut(1)), (80.0, heal(1)))
     assert sizes(world) == [3, 2, 3]
     assert last_end_of(world, "n1.1", after=50.0) <= 50.0 + 0.8 * 10.0 + 0.1
 
 
 def test_the_store_is_silent_for_a_moment_and_nothing_happens() -> None:
-    world = play(scenario(3, 2), (50.0, cut(1)), (52.0, heal))
+    world = play(scenario(3, 2), (50.0, cut(1)), (52.0, heal(1)))
     assert sizes(world) == [3]
 
 
 def test_a_node_that_stopped_its_workers_in_a_silence_costs_the_job_nothing() -> None:
     """Its peers broke while its lease lived on: they failed of it, and were charged."""
-    world = play(scenario(3, 2), (50.0, cut(1)), (57.0, heal))
+    world = play(scenario(3, 2), (50.0, cut(1)), (57.0, heal(1)))
     assert {count for _, _, count in rounds(world).values()} == {0}
     assert set(exit_codes(world).values()) == {0}
 

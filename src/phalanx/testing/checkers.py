@@ -293,7 +293,8 @@ class NoBug(Checker):
 
     def see(self, at: float, seen: Observation) -> None:
         """Look at each end."""
-        if isinstance(seen, AgentEnded) and seen.exit_code == EX_BUG:
+        is_worker_s = getattr(getattr(seen, "verdict", None), "cause", None) is not None
+        if isinstance(seen, AgentEnded) and seen.exit_code == EX_BUG and not is_worker_s:
             last = seen.last_words.strip().rpartition("\n")[2]
             raise Violation(f"{seen.agent} ended with a bug of ours: {last}\n{seen.last_words}")
 

@@ -30,6 +30,7 @@ class Network:
         """How many were sent."""
         self._cuts: set[tuple[str, str]] = set()
         self._slow: dict[str, float] = {}
+        self._loses = True
         self._waiting: list[Wire] = []
 
     def cut(self, source: str, target: str) -> None:
@@ -44,7 +45,8 @@ class Network:
             wire.resume()
 
     def heal_all(self) -> None:
-        """End all cuts, and nothing is slow any more."""
+        """End all cuts; nothing is slow or lost any more."""
+        self._loses = False
         self._slow.clear()
         for source, target in sorted(self._cuts):
             self.heal(source, target)
@@ -61,7 +63,7 @@ class Network:
         """How long the next message takes."""
         rng = self.rng
         latency_s = rng.uniform(*LATENCY_S)
-        if rng.random() < RETRANSMITTED:
+        if self._loses and rng.random() < RETRANSMITTED:
             latency_s += rng.uniform(*RETRANSMISSION_S)
         if self._slow and (extra_s := self._slow.get(source, 0.0) + self._slow.get(target, 0.0)):
             latency_s += rng.uniform(0.0, extra_s)
