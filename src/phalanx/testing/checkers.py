@@ -335,6 +335,7 @@ class CauseIsTheInjectedOne(Checker):
 
     def __init__(self) -> None:
         self._faults: set[tuple[int, int]] = set()
+        self._is_lost = False
         self._latest = 0
         self._lives = _Lives()
 
@@ -346,9 +347,13 @@ class CauseIsTheInjectedOne(Checker):
         match seen:
             case WorkerStarted(round=settled):
                 self._latest = max(self._latest, settled.number)
+                self._is_lost = False
             case Fault(rank=int(rank), round=int(number)):
                 self._faults.add((number, rank))
-                self._latest = max(self._latest, number)
+                # A worker that cannot be started may be all that there is of a round in a store without data.
+                self._latest = number if self._is_lost else max(self._latest, number)
+            case StoreLost():
+                self._is_lost = True
             case AgentEnded(agent, verdict=verdict):
                 cause = getattr(verdict, "cause", None)
                 if cause is not None and (self._latest, cause.rank) not in self._faults:

@@ -83,7 +83,7 @@ class Scenario(Struct, kw_only=True):
     @property
     def patience_s(self) -> float:
         """How long a healed job may take until all who are there work together."""
-        return 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 2 * self.grace_s + 20.0
+        return 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 3 * self.grace_s + 20.0
 
     @classmethod
     def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:

@@ -137,8 +137,8 @@ class Workload:
     def __init__(self, timeline: Timeline, rng: Random, trace: Trace, habits: Habits) -> None:
         self.rng = rng
         self.habits = habits
-        self.workers: dict[int, set[Worker]] = {}
-        """Round number → live workers."""
+        self.workers: dict[tuple[int, str, int], set[Worker]] = {}
+        """Round number and master → live workers: two lives of a job may have the same numbers, and nothing else."""
         self.started: list[Worker] = []
         """All that ever were."""
         self._timeline = timeline
@@ -154,7 +154,7 @@ class Workload:
     def start(self, node: Node, job: str, employer: Employer, settled: Round, local_rank: int) -> Worker:
         """Start a worker."""
         worker = Worker(self, node, job, employer, settled, local_rank)
-        self.workers.setdefault(settled.number, set()).add(worker)
+        self.workers.setdefault(_meeting(settled), set()).add(worker)
         self.started.append(worker)
         self._trace.add(WorkerStarted(employer.agent, worker.process.pid, settled, local_rank))
         if self._is_finishing:
@@ -169,7 +169,7 @@ class Workload:
 
     def trouble(self, culprit: Worker, within_s: tuple[float, float] | None = None) -> None:
         """Let the peers of a worker notice that it is gone, or as good as gone."""
-        peers = self.workers.get(culprit.round.number, ())
+        peers = self.workers.get(_meeting(culprit.round), ())
         for peer in sorted(peers, key=lambda one: (one.rank, one.process.node.name)):
             if peer is not culprit:
                 peer.lose_peer(self.rng.uniform(*(within_s or self.habits.breaks_s)))
@@ -179,10 +179,15 @@ class Workload:
         process = worker.process
         exit_code = process.exit_code
         assert exit_code is not None
-        peers = self.workers[worker.round.number]
+        peers = self.workers[_meeting(worker.round)]
         peers.discard(worker)
         if not peers:
-            del self.workers[worker.round.number]
+            del self.workers[_meeting(worker.round)]
         self._trace.add(WorkerEnded(worker.employer.agent, process.pid, exit_code, process.why))
         if exit_code != 0:
             self.trouble(worker, SWITCHED_OFF_S if process.why == "its node lost power" else None)
+
+
+def _meeting(settled: Round) -> tuple[int, str, int]:
+    """What the workers of one round have in common."""
+    return settled.number, settled.master_addr, settled.master_port

@@ -116,7 +116,7 @@ class World:
                 since = None
             elif since is None:
                 since = self.timeline.now
-            elif self.timeline.now >= since + SETTLED_FOR_S:
+            elif self.timeline.now >= since + SETTLED_FOR_S + self.scenario.grace_s:
                 return
             if self.timeline.now >= until:
                 raise Violation(f"{self.scenario.patience_s:g} s after all was healed: {self._who_works()}")
