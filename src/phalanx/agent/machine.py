@@ -260,9 +260,7 @@ class AgentMachine(Machine[AgentState]):
         return self._end_by(Verdict(ending=Ending.FAILED, exit_code=code, reason=notice.reason), now)
 
     def _barrier_passed(self, notice: events.BarrierPassed, now: float) -> list[Any]:
-        told = Say(
-            "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
-        )
+        told = Say(sentences.BARRIER_PASSED)
         return [told, *self._end_by(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
 
     def _end_by(self, verdict: Verdict, now: float) -> list[Any]:
@@ -296,10 +294,14 @@ class AgentMachine(Machine[AgentState]):
         )
 
     def _judge_after_stop(self, failures: Sequence[Failure]) -> Verdict:
-        """A failure that came before the request is still the end of the job, unless it would have been retried."""
+        """A failure that came before the request is still the end of the job, unless it would have been retried.
+
+        Where a connection to another node broke, that node has failed or left, and it is blamed there.
+        """
         assert self._asked is not None, "somebody asked"
         assert self._round is not None, "workers are of a round"
-        own = [one for one in failures if not one.is_collateral]
+        is_alone = self._round.group_world_size == 1
+        own = [one for one in failures if not one.is_collateral and (is_alone or not one.is_secondary)]
         budget = Budget(max_restarts=self._max_restarts, charged=self._round.restart_count)
         if own and isinstance(decide(own, budget), GiveUp):
             name = Signals(self._asked.signal).name
