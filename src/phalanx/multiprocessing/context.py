@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.multiprocessing.descriptors import RESERVE, hold_back, make_room
 from phalanx.multiprocessing.machine import StopMachine, StopRequested, StopState, SweepRequested
 from phalanx.multiprocessing.nameless import NamelessFile
-from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.pidfd import has_ended, make_exits_observable
 from phalanx.multiprocessing.spawning import SpawnError, cannot_open
 from phalanx.multiprocessing.stopping import SignalException, Stopper
 from phalanx.multiprocessing.streams import WorkerStreams
@@ -32,7 +32,7 @@ from phalanx.multiprocessing.trees import JobProcess, ProcessTree
 if TYPE_CHECKING:
     from phalanx.errors import ProcessFailure
     from phalanx.multiprocessing.logs import LogsSpecs
-    from phalanx.multiprocessing.pidfd import Child
+    from phalanx.multiprocessing.pidfd import Child, Remains
 
 __all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
 
@@ -109,6 +109,7 @@ class PContext(abc.ABC):
         self._live: dict[int, Child] = {}
         self._unreported: dict[int, int] = {}
         self._exit_codes: dict[int, int] = {}
+        self._remains: dict[int, Remains | None] = {}
         self._crash_files: dict[int, NamelessFile] = {}
         self._crash_texts: dict[int, str] = {}
         self._tails: dict[int, bytes] = {}
@@ -125,7 +126,7 @@ class PContext(abc.ABC):
         """
         if self._epoll is not None or self._is_released:
             raise RuntimeError(f"{self.name}: a context is started once")
-        _make_exits_observable()
+        make_exits_observable()
         # When the limit may be too low, it is to be met here, with enough left to find and end what was started.
         reserve = 0 if make_room(self.nprocs) else RESERVE
         try:
@@ -238,6 +239,7 @@ class PContext(abc.ABC):
 
     def _note_exit(self, local_rank: int, code: int) -> None:
         child = self._live.pop(local_rank)
+        self._remains[local_rank] = child.remains
         self.tree.ended(child.pid)
         # Explicitly: a forked worker may hold a copy of the descriptor, and the set follows copies, not numbers.
         assert self._epoll is not None
@@ -273,6 +275,10 @@ class PContext(abc.ABC):
             crash=self._crash_text(local_rank),
             stderr_tail=self.stderr_tail(local_rank).decode("utf-8", "replace"),
         )
+
+    def remains(self, local_rank: int) -> Remains | None:
+        """What the kernel told of an ended worker, its peak of memory for one; None: it runs, or nobody could look."""
+        return self._remains.get(local_rank)
 
     def stderr_tail(self, local_rank: int) -> bytes:
         """The last bytes that the worker wrote to stderr, as many as the logs specs keep; after ``drain`` complete."""
@@ -386,14 +392,3 @@ def refuse_numa_options(numa_options: None) -> None:
 def _check_ranks(given: Mapping[int, object], nprocs: int, what: str) -> None:
     if set(given) != set(range(nprocs)):
         raise RuntimeError(f"{what} needs one entry per local rank 0…{nprocs - 1}; it has {sorted(given)}")
-
-
-def _make_exits_observable() -> None:
-    """Undo an inherited ``SIGCHLD`` = ignore, under which the kernel throws exit codes away."""
-    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
-        return
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError(
-            "SIGCHLD is ignored in this process, so no exit code can be learnt; set it to SIG_DFL"
-        )
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

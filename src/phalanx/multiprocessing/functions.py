@@ -210,6 +210,7 @@ class _FunctionChild:
     """
 
     __slots__ = ("_lost_at", "_process", "_watch", "pid")
+    remains = None  # multiprocessing reaps, and keeps the exit code alone
 
     def __init__(self, process: BaseProcess, pid: int, watch: Child | None) -> None:
         self._process = process

@@ -14,13 +14,41 @@ import functools
 import os
 import select
 import signal
-from typing import Protocol
+import sys
+import threading
+from typing import NamedTuple, Protocol
 
-__all__ = ["Child", "PidfdChild", "ThreadedChild", "has_ended", "is_supported", "watch_child"]
+__all__ = [
+    "Child",
+    "PidfdChild",
+    "Remains",
+    "ThreadedChild",
+    "has_ended",
+    "is_supported",
+    "make_exits_observable",
+    "watch_child",
+]
 
 # What a shell reports for a status that nobody knows. The status is lost when someone else waits for our child, or
 # when SIGCHLD is ignored.
 EXIT_CODE_LOST = 255
+
+_FILE_BYTES = 16384  # of a /proc file about a dead process; its cgroups and limits are about a tenth of that
+
+
+class Remains(NamedTuple):
+    """What the kernel tells of an ended process until it is reaped, and to nobody afterwards.
+
+    ``peak_bytes``: the most memory that it or a child that it waited for had resident. A process that was started by
+    vfork counts the memory of the one that started it as its own until it executes its program.
+    """
+
+    peak_bytes: int
+    has_core: bool = False
+    cgroups: str = ""
+    """/proc/<pid>/cgroup; of deaths by a signal only. In a hierarchy of cgroup v1 the dead are all in the root."""
+    core_limit: str = ""
+    """The soft limit of a core file, in /proc's words: bytes or ``unlimited``; of deaths by a signal only."""
 
 
 class Child(Protocol):
@@ -29,6 +57,10 @@ class Child(Protocol):
     @property
     def pid(self) -> int:
         """Its process id, ours until it is reaped."""
+
+    @property
+    def remains(self) -> Remains | None:
+        """What it left behind, when ``poll()`` has told its end; None where nobody could look before it was reaped."""
 
     def fileno(self) -> int:
         """A descriptor that is readable when it has ended; -1 after ``close()``."""
@@ -80,17 +112,19 @@ def has_ended(fd: int, timeout_s: float = 0.0) -> bool:
 class PidfdChild:
     """A child behind a pidfd."""
 
-    __slots__ = ("_fd", "pid")
+    __slots__ = ("_fd", "pid", "remains")
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
+        self.remains: Remains | None = None
         self._fd = os.pidfd_open(pid)
 
     def fileno(self) -> int:  # noqa: D102 # see Child
         return self._fd
 
     def poll(self) -> int | None:  # noqa: D102
-        return _exit_code(os.P_PIDFD, self._fd)
+        code, self.remains = _reap(os.P_PIDFD, self._fd, self.pid)
+        return code
 
     def send_signal(self, signum: int) -> bool:  # noqa: D102
         # The kernel accepts signals for a zombie without a word; "it was told" must mean that it could hear.
@@ -111,12 +145,11 @@ class PidfdChild:
 class ThreadedChild:
     """A child watched by a thread that sleeps in ``waitid``; the fallback, 64 KiB of stack per child."""
 
-    __slots__ = ("_is_reaped", "_read", "pid")
+    __slots__ = ("_is_reaped", "_read", "pid", "remains")
 
     def __init__(self, pid: int) -> None:
-        import threading
-
         self.pid = pid
+        self.remains: Remains | None = None
         self._is_reaped = False
         self._read, write = os.pipe()
         threading.Thread(target=_report_end, args=(pid, write), name=f"wait-{pid}", daemon=True).start()
@@ -125,7 +158,7 @@ class ThreadedChild:
         return self._read
 
     def poll(self) -> int | None:  # noqa: D102
-        code = _exit_code(os.P_PID, self.pid)
+        code, self.remains = _reap(os.P_PID, self.pid, self.pid)
         self._is_reaped = code is not None
         return code
 
@@ -150,11 +183,58 @@ def _report_end(pid: int, write: int) -> None:
     os.close(write)
 
 
-def _exit_code(id_type: int, ident: int) -> int | None:
+def _reap(id_type: int, ident: int, pid: int) -> tuple[int | None, Remains | None]:
+    """The exit code of an ended child and its remains, and reap it; None and None while it runs."""
     try:
-        result = os.waitid(id_type, ident, os.WEXITED | os.WNOHANG)
+        # Seen first and reaped then: in between its number is its own, and /proc still shows it.
+        result = os.waitid(id_type, ident, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if result is None:
+            return None, None
     except ChildProcessError:
-        return EXIT_CODE_LOST
-    if result is None:
-        return None
-    return result.si_status if result.si_code == os.CLD_EXITED else -result.si_status
+        return EXIT_CODE_LOST, None
+    if result.si_code == os.CLD_EXITED:
+        code, cgroups, core_limit = result.si_status, "", ""
+    else:
+        code = -result.si_status
+        cgroups, core_limit = _read(f"/proc/{pid}/cgroup"), _core_limit(_read(f"/proc/{pid}/limits"))
+    try:
+        reaped, _, usage = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:
+        reaped = 0
+    if not reaped:  # another thread was faster
+        return code, None
+    # Linux counts in KiB, macOS in bytes; there is no other system without pidfds that this is made for.
+    peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return code, Remains(peak_bytes, result.si_code == os.CLD_DUMPED, cgroups, core_limit)
+
+
+def _read(path: str) -> str:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return ""
+    try:
+        return os.fsdecode(os.read(fd, _FILE_BYTES))
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _core_limit(limits: str) -> str:
+    """The soft limit in ``Max core file size   <soft>   <hard>   bytes``."""
+    for line in limits.splitlines():
+        if line.startswith("Max core file size"):
+            return line.split()[4]
+    return ""
+
+
+def make_exits_observable() -> None:
+    """Undo an inherited ``SIGCHLD`` = ignore, under which the kernel throws exit codes away."""
+    if signal.getsignal(signal.SIGCHLD) is not signal.SIG_IGN:
+        return
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "SIGCHLD is ignored in this process, so no exit code can be learnt; set it to SIG_DFL"
+        )
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)

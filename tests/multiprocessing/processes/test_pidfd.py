@@ -3,7 +3,9 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -75,6 +77,7 @@ def test_a_status_that_somebody_else_took_is_reported_as_lost(watch: Callable[..
 
     assert has_ended(child.fileno(), 30)
     assert child.poll() == EXIT_CODE_LOST
+    assert child.remains is None
 
 
 def test_no_other_child_is_waited_for(watch: Callable[..., Child]) -> None:
@@ -84,6 +87,43 @@ def test_no_other_child_is_waited_for(watch: Callable[..., Child]) -> None:
     assert child.poll() == 0
 
     assert other.wait() == 5
+
+
+def test_the_peak_of_memory_is_known_once_it_is_reaped(watch: Callable[..., Child]) -> None:
+    child = watch(sys.executable, "-c", "bytearray(200 << 20)")
+    assert child.remains is None
+    assert has_ended(child.fileno(), 30)
+    assert child.poll() == 0
+
+    assert child.remains is not None
+    assert 200 << 20 < child.remains.peak_bytes < 300 << 20
+    assert child.remains.cgroups == "", "nothing is read of a death without a riddle"
+
+
+def test_of_a_death_by_a_signal_its_cgroups_and_its_own_core_limit_are_known(
+    watch: Callable[..., Child],
+) -> None:
+    child = watch("sh", "-c", "ulimit -S -c 0; kill -SEGV $$")
+    assert has_ended(child.fileno(), 30)
+    assert child.poll() == -signal.SIGSEGV
+
+    assert child.remains is not None
+    assert child.remains.core_limit == "0"
+    assert not child.remains.has_core
+    paths = [line.split(":", 2)[0] for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    assert [line.split(":", 2)[0] for line in child.remains.cgroups.splitlines()] == paths
+
+
+def test_a_core_that_was_written_is_known(watch: Callable[..., Child], tmp_path: Path) -> None:
+    if Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":
+        pytest.skip("the kernel gives cores to somebody else here")
+    child = watch("sh", "-c", f"cd {tmp_path} && ulimit -c unlimited && kill -SEGV $$")
+    assert has_ended(child.fileno(), 30)
+    assert child.poll() == -signal.SIGSEGV
+
+    assert child.remains is not None
+    assert child.remains.has_core
+    assert child.remains.core_limit == "unlimited"
 
 
 def test_closing_twice_is_once(watch: Callable[..., Child]) -> None:
