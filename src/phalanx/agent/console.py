@@ -32,21 +32,35 @@ class Console:
         while self._kept and self._is_writable():
             self._write(self._kept.popleft())
 
-    def finish(self, text: str) -> None:
-        """Print everything that was kept, then ``text`` as it is, however long the reader takes."""
-        while self._kept:
-            self._write(self._kept.popleft())
-        self._write(text.encode(errors="backslashreplace"))
+    def finish(self, text: str, *, hurry: int | None = None) -> None:
+        """Print everything that was kept, then ``text`` as it is, however long the reader takes.
 
-    def _is_writable(self) -> bool:
-        """For a pipe the kernel says yes only when PIPE_BUF bytes fit: a line of ours."""
+        From when the descriptor ``hurry`` is readable, only what he takes at once.
+        """
+        for data in (*self._kept, text.encode(errors="backslashreplace")):
+            if hurry is None:
+                self._write(data)
+                continue
+            for start in range(0, len(data), select.PIPE_BUF):  # what is written at once where it is writable
+                if not self._is_writable(unless=hurry):
+                    return
+                self._write(data[start : start + select.PIPE_BUF])
+        self._kept.clear()
+
+    def _is_writable(self, *, unless: int | None = None) -> bool:
+        """For a pipe the kernel says yes only when PIPE_BUF bytes fit: a line of ours.
+
+        With ``unless``, wait for that, or until that descriptor is readable.
+        """
         try:
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
-            ready = poll.poll(0)
+            if unless is not None:
+                poll.register(unless, select.POLLIN)
+            ready = poll.poll(0 if unless is None else None)
         except OSError:
             return True
-        return bool(ready)
+        return any(fd == self._fd for fd, _ in ready)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)

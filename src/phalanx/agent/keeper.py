@@ -66,9 +66,10 @@ class Keeper:
         self._link = link
 
     @classmethod
-    def start(cls, job: str) -> Keeper:
+    def start(cls, job: str, *, keep: Collection[int] = ()) -> Keeper:
         """Fork the keeper of the job with this token (``PHALANX_JOB``). Call it before any thread or worker exists.
 
+        It holds the descriptors in ``keep`` open, so that whoever has their other end sees when it is gone, too.
         Raises ``OSError`` when no process can be made.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +82,7 @@ class Keeper:
         try:
             pid = os.fork()
             if pid == 0:
-                _live(job, agent, theirs, unblocked, born_ticks)
+                _live(job, agent, theirs, unblocked, born_ticks, keep)
         except OSError:
             ours.close()
             raise
@@ -131,19 +132,26 @@ class Keeper:
             socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
 
 
-def _live(job: str, agent: int, link: socket.socket, unblocked: Collection[int], born_ticks: int) -> NoReturn:
+def _live(
+    job: str,
+    agent: int,
+    link: socket.socket,
+    unblocked: Collection[int],
+    born_ticks: int,
+    keep: Collection[int],
+) -> NoReturn:
     """The keeper's whole life; nothing of the agent's code runs after it, whatever happens."""
     status = 70
     try:
-        _detach(link.fileno(), unblocked)
+        _detach({link.fileno(), *keep}, unblocked)
         _KeeperProcess(job, agent, link, born_ticks).run()
         status = 0
     finally:
         os._exit(status)
 
 
-def _detach(link: int, unblocked: Collection[int]) -> None:
-    """Become deaf, leave the session, and hold nothing open that somebody waits to see closed."""
+def _detach(kept: Collection[int], unblocked: Collection[int]) -> None:
+    """Become deaf, leave the session, and hold nothing else open that somebody waits to see closed."""
     gc.disable()  # a collection would write to every page that we share with the agent
     for signum in _DEAF_TO:
         signal.signal(signum, signal.SIG_IGN)
@@ -154,7 +162,7 @@ def _detach(link: int, unblocked: Collection[int]) -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for fd in _open_descriptors():
-        if fd > 2 and fd != link:
+        if fd > 2 and fd not in kept:
             with contextlib.suppress(OSError):
                 os.close(fd)
     _allow_many_descriptors()

@@ -29,7 +29,7 @@ from phalanx.agent.policy import leader_policy
 from phalanx.agent.processes import Processes
 from phalanx.agent.report import bug_report, failure_report, save_flight
 from phalanx.agent.signals import watch_signals
-from phalanx.agent.spec import Ended, JobSpec
+from phalanx.agent.spec import Ended, Host, JobSpec
 from phalanx.agent.verdict import Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.descriptors import make_room
@@ -70,6 +70,7 @@ class Node:
         self._boot_offset_s = _boot_offset_s() if self._is_fenced else 0.0
         self._alarm: int | None = None
         self._refusals = 0
+        self._is_told_to_stop = False
         self._hurry = asyncio.Event()  # a stop signal came when nothing but the console was waited for
 
     async def run(self) -> Ended:
@@ -90,12 +91,14 @@ class Node:
             on_child=self._processes.tree.reap_adopted,  # workers and the keeper are left to their owners
         )
         self._loop.add_reader(self._keeper.fileno(), self._on_keeper_gone)
+        if self._spec.host is not None:
+            self._loop.add_reader(self._spec.host.fileno(), self._on_host, self._spec.host)
         try:
             await self._channel.start()
             self._driver.post(JobBegan())
             verdict = await self._driver.ended
             is_orderly = await self._close()
-            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly, handled)
+            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly, handled, verdict)
         finally:
             self._unwatch()
             await self._channel.close()
@@ -222,7 +225,21 @@ class Node:
 
     # Events
 
+    def _on_host(self, host: Host) -> None:
+        for number in host.asked():
+            if number in self._spec.pass_signals:
+                self._driver.post(SignalPassed(number))
+            else:
+                self._on_stop_signal(number)
+        if host.is_gone:
+            self._loop.remove_reader(host.fileno())
+            # Nobody is left to ask a second time: a console that nobody reads must not hold us for ever.
+            self._loop.call_later(self._spec.grace_s, self._hurry.set)
+            if not self._is_told_to_stop:  # a host that has asked, and ends before we do, is in no hurry
+                self._on_stop_signal(signal.SIGTERM)
+
     def _on_stop_signal(self, number: int) -> None:
+        self._is_told_to_stop = True
         if self._driver.ended.done():
             self._hurry.set()
         self._driver.post(StopAsked(number, self._spec.grace_s))

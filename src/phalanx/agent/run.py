@@ -32,7 +32,8 @@ def run_job(spec: JobSpec) -> int:
     ) in spec.pass_signals:  # until the driver passes them on: a warning must not end what is about to start
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
-    keeper = Keeper.start(spec.job_token)
+    host = spec.host
+    keeper = Keeper.start(spec.job_token, keep=() if host is None else host.witness())
     from phalanx.agent.console import Console
 
     console = Console()
@@ -40,17 +41,22 @@ def run_job(spec: JobSpec) -> int:
     if ended.is_orderly:
         # Whatever was raised above, or left running, leaves the keeper to end what is left of the job.
         keeper.done()
-    _say_last(console, ended)
+    if host is not None:
+        host.told(ended)
+    _say_last(console, ended, hurry=None if host is None else host.fileno())
     return ended.exit_code
 
 
-def _say_last(console: Console, ended: Ended) -> None:
-    """Print the report, as long as its reader takes; a stop signal leaves him, and changes no exit code."""
+def _say_last(console: Console, ended: Ended, *, hurry: int | None) -> None:
+    """Print the report, as long as its reader takes; a stop signal leaves him, and changes no exit code.
+
+    So does a word from the host, or its end: ``hurry`` is readable then.
+    """
     for number in ended.held_signals:
         signal.signal(number, _leave if number in STOPPING and ended.last_words else signal.SIG_IGN)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ended.held_signals)
-        console.finish(ended.last_words)
+        console.finish(ended.last_words, hurry=hurry)
     except _Left:
         pass
     finally:

@@ -7,19 +7,39 @@ launcher hands in, so that the names of environment variables stay in one module
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
+    from phalanx.agent.verdict import Verdict
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store
 
 from phalanx.records import Struct
 
-__all__ = ["Ended", "JobSpec"]
+__all__ = ["Ended", "Host", "JobSpec"]
+
+
+class Host(Protocol):
+    """A program that started this agent for itself, and goes on beside it: asks, and is told."""
+
+    is_gone: bool
+    """It has ended, or lets go of the job; ``fileno()`` stays readable from then on."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when ``asked`` has something to say, or ``is_gone`` has come true."""
+
+    def asked(self) -> tuple[int, ...]:
+        """Signals that it has sent since the last call, by another way than the kernel's."""
+
+    def told(self, ended: Ended) -> None:
+        """Tell it how the job ended. Never raises."""
+
+    def witness(self) -> tuple[int, ...]:
+        """Descriptors by whose end it learns that nobody is left who would end processes of the job."""
 
 
 class JobSpec(Struct, kw_only=True):
@@ -57,6 +77,8 @@ class JobSpec(Struct, kw_only=True):
     """Every orphan that comes to this process is the job's; not so if it had children before the job (shells exec)."""
     tells_log_folder: bool = False
     """Say where the logs are when the workers start: they were asked for, and their folder was not."""
+    host: Host | None = None
+    """Whose agent this is; None: its own, as a command is."""
     error_file: str | None = None
     """Where the launcher's own copy of the first failure's error file goes."""
 
@@ -71,3 +93,5 @@ class Ended(Struct):
     """Nothing of the job is left."""
     held_signals: tuple[int, ...]
     """Signals that are blocked since the loop took no more of them."""
+    verdict: Verdict | None = None
+    """The same, as data."""

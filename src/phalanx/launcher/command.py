@@ -10,7 +10,7 @@ from signal import Signals
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.run import run_job
-from phalanx.agent.spec import JobSpec
+from phalanx.agent.spec import Host, JobSpec
 from phalanx.errors import boot_file
 from phalanx.launcher.environment import PYTHON, worker_environment
 from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
@@ -30,7 +30,7 @@ _MAY_COME_BACK = (70, 75, 129, 130, 131, 143)
 LOCAL_RANK_MACRO = "${local_rank}"
 
 
-def run_command(options: RunOptions) -> int:
+def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     """Run a command as this node's part of a job and return the launcher's exit code.
 
     Raises ``LogDirError`` when the log folder cannot be written and ``ValueError``, with a sentence, for a value that
@@ -50,7 +50,7 @@ def run_command(options: RunOptions) -> int:
     for notice in meeting.notices:
         print(f"phalanx: {notice}", file=sys.stderr)
     try:
-        code = run_job(job_of(options, logs, meeting))
+        code = run_job(job_of(options, logs, meeting, host=host))
     finally:
         logs.discard_if_empty()
     if meeting.forget is not None and code not in _MAY_COME_BACK:
@@ -58,7 +58,7 @@ def run_command(options: RunOptions) -> int:
     return code
 
 
-def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
+def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host | None = None) -> JobSpec:
     """The agent's view of what was asked for. Raises ``ValueError``."""
     command, arguments = command_line(options)
     token = os.urandom(16).hex()
@@ -102,6 +102,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting) -> JobSpec:
         pass_signals=options.pass_signals,
         duplicate_stdout_filters=options.duplicate_stdout_filters,
         duplicate_stderr_filters=options.duplicate_stderr_filters,
+        host=host,
         error_file=options.error_file,
     )
 
