@@ -9,6 +9,7 @@ from socket import gethostname
 
 from phalanx.agent.group import Exit
 from phalanx.agent.messages import ExceptionRecorded
+from phalanx.agent.postmortem import Postmortem
 from phalanx.agent.verdict import Failure, Verdict, exit_status, first_failure
 from phalanx.agent.workers import Workers
 from phalanx.errors import ErrorHandler, ProcessFailure, get_error_handler
@@ -31,6 +32,7 @@ class Evidence:
         self.processes: dict[int, ProcessFailure] = {}
         """Rank → what is known of its process."""
         self.stderr_tails: dict[int, bytes] = {}
+        self.postmortem = Postmortem()
 
     def collect(
         self,
@@ -69,6 +71,12 @@ class Evidence:
         process = workers.failure(end.local_rank)
         self.processes[rank] = process
         self.stderr_tails[rank] = workers.stderr_tail(end.local_rank)
+        death = self.postmortem.explain(
+            process.pid,
+            end.exit_code,
+            was_asked_to_stop=end.stopped_at is not None,
+            remains=workers.remains(end.local_rank),
+        )
         return Failure(
             rank=rank,
             local_rank=end.local_rank,
@@ -79,7 +87,8 @@ class Evidence:
             signed_at=_first_sign(end, process),
             stopped_at=None if end.is_straggler else end.stopped_at,
             own_exit_code=None if end.is_straggler else _own_exit_code(process, told),
-            summary=STRAGGLER if end.is_straggler else _summary(end, process, told),
+            summary=STRAGGLER if end.is_straggler else _summary(end, process, told, death.certain),
+            explanation="\n".join(death.sentences),
             master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
         )
 
@@ -144,8 +153,8 @@ def _own_exit_code(process: ProcessFailure, told: ExceptionRecorded | None) -> i
     return None if told is None else 1
 
 
-def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> str:
-    """The exception and its place, else the signal, else the exit code."""
+def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None, why_killed: str = "") -> str:
+    """The exception and its place, else the signal and why it came, else the exit code."""
     record = process.record
     if record.problem is None and record.exception_type not in ("", "SystemExit"):
         return _sentence(record.message, record.script_place or record.place)
@@ -153,7 +162,7 @@ def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None)
         return _sentence(told.message, told.place)
     own = _own_exit_code(process, told)
     if end.exit_code < 0 and own is None:
-        return f"killed by {_signal_name(-end.exit_code)}"
+        return f"killed by {_signal_name(-end.exit_code)}" + (f": {why_killed}" if why_killed else "")
     code = f"exit code {exit_status(end.exit_code) if own is None else own}"
     said = _first_line(record.text) if record.exception_type == "SystemExit" else ""
     return f"{code}: {said}" if said and not said.lstrip("-").isdecimal() else code

@@ -98,6 +98,7 @@ class Processes:
             )
             self.workers = workers
             self._on_round(command.round)
+            self.evidence.postmortem.begin()
             pids = workers.start()
         except SpawnError as error:
             self._driver.post(SpawnFailed(error.local_rank, error.exit_code, str(error)))

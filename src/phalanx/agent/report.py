@@ -47,6 +47,7 @@ def failure_report(
         lines += _tail(stderr_tail, evidence[cause.rank], rank=cause.rank)
     elif cause.details:
         lines.append(cause.details)  # it ran on another node
+    lines += [f"phalanx: rank {cause.rank}: {sentence}" for sentence in cause.explanation.splitlines()]
     if collateral:
         ranks = ", ".join(str(one.rank) for one in collateral)
         lines.append(f"phalanx: stopped because of it: rank{'s' if len(collateral) > 1 else ''} {ranks}")

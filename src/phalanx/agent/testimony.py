@@ -76,6 +76,7 @@ def _plain(failure: Failure, *, is_full: bool) -> dict[str, Any]:
     width = LINE_MAX if is_full else OTHER_LINE_MAX
     for field in ("summary", "why_not_started", "host"):
         plain[field] = plain[field][:width]
+    plain["explanation"] = failure.explanation[:LINE_MAX] if is_full else ""
     plain["details"] = failure.details[-DETAILS_MAX:] if is_full else ""
     return plain
 

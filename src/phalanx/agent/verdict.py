@@ -77,10 +77,14 @@ class Failure(Struct, kw_only=True):
     """What the recorded exception would have made of the exit code; None if nothing was recorded."""
     summary: str = ""
     """One line for people: the exception, or what the signal means."""
+    explanation: str = ""
+    """Why a signal killed it, as far as its node could see: sentences, one a line, the likeliest first."""
     master_port_taken: bool = False
     """Rank 0 could not bind the port that it was given."""
     why_not_started: str = ""
     """The worker never began: the reason its command could not be executed."""
+    cannot_heal: str = ""
+    """What kind of error it was, in half a sentence, if the same program will meet it again (``causes``)."""
     host: str = ""
     """Where it ran, for people."""
     details: str = ""
@@ -125,6 +129,10 @@ class Verdict(Struct, kw_only=True):
     failures: tuple[Failure, ...] = ()
     reason: str = ""
     """Why it ended here and was not tried again, in words for people."""
+    restart_count: int = 0
+    """Charged restarts before the end."""
+    restarts: tuple[str, ...] = ()
+    """Why the last of them were, one sentence each, the latest last."""
 
 
 def exit_status(exit_code: int) -> int:

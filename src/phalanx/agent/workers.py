@@ -15,6 +15,7 @@ from phalanx.agent.spec import JobSpec
 from phalanx.errors import ProcessFailure
 from phalanx.multiprocessing.commands import SubprocessContext
 from phalanx.multiprocessing.context import PContext
+from phalanx.multiprocessing.pidfd import Remains
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.round import Round
 
@@ -71,6 +72,10 @@ class Workers:
     def failure(self, local_rank: int) -> ProcessFailure:
         """What is known of a worker that failed."""
         return self._context.failure(local_rank)
+
+    def remains(self, local_rank: int) -> Remains | None:
+        """What the kernel told of an ended worker."""
+        return self._context.remains(local_rank)
 
     def stderr_tail(self, local_rank: int) -> bytes:
         """The last bytes of its standard error."""
