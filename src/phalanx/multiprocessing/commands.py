@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import boot_file
-from phalanx.multiprocessing.context import PContext, refuse_numa_options
+from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.descriptors import give_back
 from phalanx.multiprocessing.pidfd import watch_child
-from phalanx.multiprocessing.spawning import SpawnError
+from phalanx.multiprocessing.spawning import SpawnError, refuse_numa_options
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs

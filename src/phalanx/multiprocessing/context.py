@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from phalanx.multiprocessing.descriptors import RESERVE, hold_back, make_room
 from phalanx.multiprocessing.machine import StopMachine, StopRequested, StopState, SweepRequested
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import has_ended, make_exits_observable
+from phalanx.multiprocessing.results import RunProcsResult
 from phalanx.multiprocessing.spawning import SpawnError, cannot_open
 from phalanx.multiprocessing.stopping import SignalException, Stopper
 from phalanx.multiprocessing.streams import WorkerStreams
@@ -31,7 +31,7 @@ from phalanx.multiprocessing.trees import JobProcess, ProcessTree
 
 if TYPE_CHECKING:
     from phalanx.errors import ProcessFailure
-    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.logs import LogsDest, LogsSpecs
     from phalanx.multiprocessing.pidfd import Child, Remains
 
 __all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
@@ -40,20 +40,6 @@ __all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
 CLOSE_DRAIN_S = 5.0
 # faulthandler writes up to 100 frames for each of up to 100 threads; a report shows the first page.
 CRASH_TEXT_BYTES = 65536
-
-
-@dataclass
-class RunProcsResult:
-    """How a worker group ended: all return values, or the failures; and the log paths, all by local rank."""
-
-    return_values: dict[int, Any] = field(default_factory=dict)
-    failures: dict[int, ProcessFailure] = field(default_factory=dict)
-    stdouts: dict[int, str] = field(default_factory=dict)
-    stderrs: dict[int, str] = field(default_factory=dict)
-
-    def is_failed(self) -> bool:
-        """Whether a worker failed."""
-        return bool(self.failures)
 
 
 class PContext(abc.ABC):
@@ -153,6 +139,27 @@ class PContext(abc.ABC):
         self.tree.add(child.pid)
         assert self._epoll is not None
         self._epoll.register(child.fileno(), select.EPOLLIN)
+
+    def start_again(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
+        """Start a worker anew whose end was reaped, while the others run. Raises ``SpawnError``; they run on then.
+
+        Its ``failure`` is forgotten: ask first. Nothing that it left may write to its logs any more. Not for workers
+        that are made by ``fork``: the log thread runs.
+        """
+        assert local_rank not in self._live, "it runs"
+        assert not self._forks(), "forking beside a thread is unsafe"
+        self.envs[local_rank] = env
+        self.error_files.update(logs.error_files)
+        self._streams.renew(local_rank, logs)
+        if (crash := self._crash_files.pop(local_rank, None)) is not None:
+            crash.close()
+        for known in (self._exit_codes, self._remains, self.return_values):
+            known.pop(local_rank, None)
+        try:
+            self._start_worker(local_rank)
+        except BaseException:
+            self._streams.worker_ended(local_rank)
+            raise
 
     def _abandon(self) -> None:
         """End what a start that failed has started.
@@ -379,14 +386,6 @@ class PContext(abc.ABC):
     def stuck(self) -> list[JobProcess]:
         """After ``close()``: the processes that SIGKILL did not end (they wait in the kernel)."""
         return self._stopper.stuck
-
-
-def refuse_numa_options(numa_options: None) -> None:
-    """Refuse torchelastic's ``numa_options``: ignored, it would let a job run slowly without a word."""
-    if numa_options is not None:
-        raise NotImplementedError(
-            "binding workers to NUMA nodes (numa_options) is not supported by this version"
-        )
 
 
 def _check_ranks(given: Mapping[int, object], nprocs: int, what: str) -> None:

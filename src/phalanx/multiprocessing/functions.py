@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 from phalanx.multiprocessing import function_worker
-from phalanx.multiprocessing.context import PContext, refuse_numa_options
+from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.descriptors import given_limit
 from phalanx.multiprocessing.function_worker import Descriptor, Order
 from phalanx.multiprocessing.nameless import NamelessFile
@@ -30,13 +30,13 @@ from phalanx.multiprocessing.pidfd import (
     is_supported,
     watch_child,
 )
-from phalanx.multiprocessing.spawning import SpawnError
+from phalanx.multiprocessing.spawning import SpawnError, refuse_numa_options
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from phalanx.errors import ProcessFailure
-    from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.logs import LogsDest, LogsSpecs
     from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["MultiprocessContext"]
@@ -192,6 +192,11 @@ class MultiprocessContext(PContext):
         if local_rank in self._unreadable:
             failure.message = self._unreadable[local_rank]
         return failure
+
+    def start_again(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
+        """As the base."""
+        self._unreadable.pop(local_rank, None)
+        super().start_again(local_rank, env, logs)
 
     def release(self) -> None:
         """Close descriptors and the log pump; processes are left as they are. Idempotent."""

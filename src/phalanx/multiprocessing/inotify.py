@@ -46,6 +46,10 @@ class Inotify:
         """Watch a file or folder; the number that comes back is in its events. Raises ``OSError``."""
         return self._checked(self._libc.inotify_add_watch(self._fd, os.fsencode(path), mask))
 
+    def unwatch(self, watch: int) -> None:
+        """End a watch; one that ended with its file is no matter."""
+        self._libc.inotify_rm_watch(self._fd, watch)
+
     def read(self) -> dict[int, int]:
         """What happened since the last call, never blocking: watch → mask. ``OVERFLOW`` comes as watch -1."""
         happened: dict[int, int] = {}

@@ -4,7 +4,8 @@ The layout is torchelastic's, below the log folder:
 
     <run id>_<8 letters>/attempt_<n>/<local rank>/{stdout.log, stderr.log, error.json}
 
-but nothing that exists is ever removed: an attempt folder that is taken gets a ``.<k>`` suffix. Errors:
+a worker that is started again alone has its k-th successor in ``<local rank>.<k>`` beside it. Nothing that exists is
+ever removed: an attempt folder that is taken gets a ``.<k>`` suffix, too. Errors:
 
     OSError
       LogDirError    the log folder cannot be used; the message is one sentence for the user
@@ -65,6 +66,13 @@ class LogsSpecs(ABC):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Make the destinations of an attempt; ``envs`` are the workers' environments by local rank."""
 
+    def reify_again(self, local_rank: int, env: dict[str, str]) -> LogsDest:
+        """Make destinations for a worker that is started again alone, beside those of the attempt that runs.
+
+        A subclass that does not know of this has its ``reify`` called for the one worker.
+        """
+        return self.reify({local_rank: env})
+
     @property
     @abstractmethod
     def root_log_dir(self) -> str:
@@ -102,6 +110,8 @@ class DefaultLogsSpecs(LogsSpecs):
         self._max_bytes = max_bytes
         self._run_log_dir: str | None = None
         self._own_root: str | None = None
+        self._attempt = ""
+        self._nprocs = 0
         if log_dir is not None and log_dir != os.devnull:
             _ensure_usable(log_dir)
 
@@ -120,31 +130,46 @@ class DefaultLogsSpecs(LogsSpecs):
         """
         if self.root_log_dir == os.devnull:
             return self._reify_nothing(envs)
-        attempt = self._new_attempt_folder(next(iter(envs.values()), {}))
-        dest = LogsDest(
-            filtered_stdout=os.path.join(attempt, "filtered_stdout.log"),
-            filtered_stderr=os.path.join(attempt, "filtered_stderr.log"),
+        self._attempt = self._new_attempt_folder(next(iter(envs.values()), {}))
+        self._nprocs = len(envs)
+        dest = self._destinations()
+        for local_rank, env in envs.items():
+            folder = os.path.join(self._attempt, str(local_rank))
+            make(folder)
+            self._add(dest, local_rank, env, folder)
+        return dest
+
+    def reify_again(self, local_rank: int, env: dict[str, str]) -> LogsDest:
+        """Make the folder ``<local rank>.<k>`` of the latest attempt and set the error file, as ``reify`` does."""
+        if self.root_log_dir == os.devnull:
+            return self._reify_nothing({local_rank: env})
+        dest = self._destinations()
+        self._add(dest, local_rank, env, _make_numbered(os.path.join(self._attempt, str(local_rank))))
+        return dest
+
+    def _destinations(self) -> LogsDest:
+        return LogsDest(
+            filtered_stdout=os.path.join(self._attempt, "filtered_stdout.log"),
+            filtered_stderr=os.path.join(self._attempt, "filtered_stderr.log"),
             stderr_tail=self._stderr_tail,
             max_bytes=self._max_bytes,
         )
-        redirects, tee = to_map(self._redirects, len(envs)), to_map(self._tee, len(envs))
-        for local_rank, env in envs.items():
-            folder = os.path.join(attempt, str(local_rank))
-            make(folder)
-            dest.error_files[local_rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
-            shown = not self._local_ranks_filter or local_rank in self._local_ranks_filter
-            to_file, to_both = redirects.get(local_rank, Std.NONE), tee.get(local_rank, Std.NONE)
-            for std, name, paths, teed in (
-                (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
-                (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
-            ):
-                if std in to_file | to_both:
-                    paths[local_rank] = os.path.join(folder, name)
-                    if shown and std in to_both:
-                        teed[local_rank] = paths[local_rank]
-                else:
-                    paths[local_rank] = "" if shown else os.devnull
-        return dest
+
+    def _add(self, dest: LogsDest, local_rank: int, env: dict[str, str], folder: str) -> None:
+        redirects, tee = to_map(self._redirects, self._nprocs), to_map(self._tee, self._nprocs)
+        dest.error_files[local_rank] = env["TORCHELASTIC_ERROR_FILE"] = os.path.join(folder, "error.json")
+        shown = not self._local_ranks_filter or local_rank in self._local_ranks_filter
+        to_file, to_both = redirects.get(local_rank, Std.NONE), tee.get(local_rank, Std.NONE)
+        for std, name, paths, teed in (
+            (Std.OUT, "stdout.log", dest.stdouts, dest.tee_stdouts),
+            (Std.ERR, "stderr.log", dest.stderrs, dest.tee_stderrs),
+        ):
+            if std in to_file | to_both:
+                paths[local_rank] = os.path.join(folder, name)
+                if shown and std in to_both:
+                    teed[local_rank] = paths[local_rank]
+            else:
+                paths[local_rank] = "" if shown else os.devnull
 
     @property
     def run_log_dir(self) -> str | None:
@@ -195,18 +220,22 @@ class DefaultLogsSpecs(LogsSpecs):
         number = env.get("TORCHELASTIC_RESTART_COUNT", "0")
         if "PHALANX_ROUND" in env:
             number = str(int(env["PHALANX_ROUND"]) - 1)
-        first = path = os.path.join(self._run_log_dir, f"attempt_{number}")
-        taken = 0
-        while not make(path):
-            taken += 1
-            path = f"{first}.{taken}"
-        return path
+        first = os.path.join(self._run_log_dir, f"attempt_{number}")
+        return first if make(first) else _make_numbered(first)
 
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(log_dir={self._root_log_dir!r}, redirects={self._redirects!r}, "
             f"tee={self._tee!r}, local_ranks_filter={self._local_ranks_filter!r})"
         )
+
+
+def _make_numbered(first: str) -> str:
+    """Make ``<first>.<k>``, with the smallest k that is free."""
+    number = 1
+    while not make(path := f"{first}.{number}"):
+        number += 1
+    return path
 
 
 def _ensure_usable(path: str) -> None:

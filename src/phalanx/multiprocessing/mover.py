@@ -125,6 +125,7 @@ class Mover:
         self._absent: set[Stream] = set()
         self._unwatched: list[Stream] = []
         self._looks_at = 0.0
+        self._leaving: set[Stream] = set()  # nobody will write to them again
 
     @property
     def is_drained(self) -> bool:
@@ -148,6 +149,14 @@ class Mover:
         for stream in self._streams:
             if local_rank in (None, stream.local_rank):
                 stream.ends_at = now + stream.source.settle_s
+                self._pending[stream] = None
+
+    def retire(self, local_rank: int) -> None:
+        """Nobody will write to the streams that this ended worker has so far: each is let go when it is read."""
+        for stream in [stream for stream in self._streams if stream.local_rank == local_rank]:
+            self._leaving.add(stream)
+            if stream.ends_at is None:  # read already, but what its children wrote since then
+                stream.ends_at = time.monotonic() + stream.source.settle_s
                 self._pending[stream] = None
 
     def turn(self, deadline: float | None = None) -> None:
@@ -213,6 +222,8 @@ class Mover:
             elif time.monotonic() >= stream.ends_at:
                 self._finish(stream)
                 del self._pending[stream]
+                if stream in self._leaving:
+                    self._retire(stream)
         return moved
 
     def _release(self, now: float) -> None:
@@ -231,11 +242,23 @@ class Mover:
     def _retire(self, stream: Stream) -> None:
         for streams in (self._streams, self._pending, self._paused, self._holding):
             streams.pop(stream, None)
+        self._leaving.discard(stream)
+        self._absent.discard(stream)
         if stream in self._unwatched:
             self._unwatched.remove(stream)
-        if not isinstance(stream.source, FollowedFile):
+        if isinstance(stream.source, FollowedFile):
+            self._unwatch(stream)
+        else:
             self._unregister(stream)
         stream.close()
+
+    def _unwatch(self, stream: Stream) -> None:
+        for watch in [watch for watch, streams in self._watched.items() if stream in streams]:
+            self._watched[watch].remove(stream)
+            if not self._watched[watch]:
+                del self._watched[watch]
+                assert self._inotify is not None, "it watches"
+                self._inotify.unwatch(watch)
 
     def _watch(self, stream: Stream) -> None:
         """Have the kernel tell of writes to the stream's file, or of the file's appearance."""

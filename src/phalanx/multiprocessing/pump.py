@@ -55,6 +55,10 @@ class LogPump:
         self._ends_asked += 1
         self._request(lambda: self._note_end(local_rank))
 
+    def retire(self, local_rank: int) -> None:
+        """Let go of the streams that this ended worker has so far, as soon as they are read to their ends."""
+        self._request(lambda: self._mover.retire(local_rank))
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that ended workers wrote is in files and on the console; False when time ran out."""
         self.start()

@@ -11,7 +11,7 @@ import os
 
 from phalanx.multiprocessing.descriptors import how_to_get_more
 
-__all__ = ["SpawnError", "cannot_open"]
+__all__ = ["SpawnError", "cannot_open", "refuse_numa_options"]
 
 
 class SpawnError(OSError):
@@ -30,6 +30,14 @@ class SpawnError(OSError):
         self.command = command
         self.reason = reason
         self.exit_code = exit_code
+
+
+def refuse_numa_options(numa_options: None) -> None:
+    """Refuse torchelastic's ``numa_options``: ignored, it would let a job run slowly without a word."""
+    if numa_options is not None:
+        raise NotImplementedError(
+            "binding workers to NUMA nodes (numa_options) is not supported by this version"
+        )
 
 
 def cannot_open(local_rank: int, command: str, what: str, error: OSError, *, workers: int) -> SpawnError:

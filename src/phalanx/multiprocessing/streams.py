@@ -119,6 +119,20 @@ class WorkerStreams:
         if self._pump is not None:
             self._pump.end(local_rank)
 
+    def renew(self, local_rank: int, dest: LogsDest) -> None:
+        """The ended worker gets a successor, whose streams go to ``dest``; `open_for` follows.
+
+        Nothing of the old one may be left that writes. What its streams still hold is shown first.
+        """
+        if self._pump is not None:
+            self._pump.retire(local_rank)
+        self._tails.pop(local_rank, None)
+        for name in ("stdouts", "stderrs", "tee_stdouts", "tee_stderrs"):
+            paths: dict[int, str] = getattr(self._dest, name)
+            paths.pop(local_rank, None)
+            if local_rank in (new := getattr(dest, name)):
+                paths[local_rank] = new[local_rank]
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until all that ended workers wrote is in files and on the console; False when time ran out.
 

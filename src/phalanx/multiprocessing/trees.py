@@ -33,7 +33,6 @@ __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
-_MARK = b"PHALANX_JOB="
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
 _READS_IN_EXEC = 3
@@ -62,7 +61,7 @@ class _Root:
 class ProcessTree:
     """The processes of one job on this node.
 
-    ``job``: the token in ``PHALANX_JOB``. ``spare``: pids that are never members (the keeper).
+    ``job``: the token in the variable ``mark``. ``spare``: pids that are never members (the keeper).
     ``include_own_children``: every child of this process is a member unless it is spared; for a process that is the
     job's alone and adopts orphans (`become_subreaper`). ``born_ticks``: a moment before the job's first process was
     started, as `now_ticks` told it; who is older is never a member. Now, unless the tree is made later than that.
@@ -78,6 +77,7 @@ class ProcessTree:
         spare: Collection[int] = (),
         include_own_children: bool = False,
         born_ticks: int | None = None,
+        mark: str = "PHALANX_JOB",
     ) -> None:
         self._reserve: list[int] = []
         self._is_blind = False
@@ -85,6 +85,7 @@ class ProcessTree:
         with self._room():
             pass
         self._token = os.fsencode(job)
+        self._mark = f"{mark}=".encode()
         self._spare = {os.getpid(), *spare}
         self._include_own_children = include_own_children
         # A tick of tolerance: the kernel rounds a start time down.
@@ -113,6 +114,22 @@ class ProcessTree:
         root = self._roots.get(pid)
         if root is not None and root.ended_ticks is None:
             root.ended_ticks = now_ticks()
+
+    def branch(self, pid: int, token: str, mark: str) -> ProcessTree:
+        """The tree of one worker alone, which has this number, and the token in the variable ``mark``.
+
+        What it started and what that started, in whatever session. An orphan that has cleared its environment *and*
+        left the session cannot be told from another worker's: it is a member of the whole tree alone.
+        """
+        root = self._roots[pid]
+        since = self._born_ticks if root.start_ticks is None else root.start_ticks
+        branch = ProcessTree(token, spare=self._spare, born_ticks=since, mark=mark)
+        branch._roots[pid] = root
+        return branch
+
+    def forget(self, pid: int) -> None:
+        """An ended worker of which nothing is left: its number means nothing any more."""
+        self._roots.pop(pid, None)
 
     def members(self) -> list[JobProcess]:
         """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
@@ -305,8 +322,8 @@ class ProcessTree:
     def _names_this_job(self, environment: bytes) -> bool:
         """``PHALANX_JOB`` lists the jobs that a process is in, the outermost first: ``<token>/<token>``."""
         for entry in environment.split(b"\0"):
-            if entry.startswith(_MARK):
-                return self._token in entry[len(_MARK) :].split(b"/")
+            if entry.startswith(self._mark):
+                return self._token in entry[len(self._mark) :].split(b"/")
         return False
 
     def _watch(self) -> None:
