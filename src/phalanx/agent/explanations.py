@@ -122,9 +122,8 @@ def _killed(facts: Facts) -> Explanation:
     if known is not None:
         return _out_of_memory(facts, known)
     if facts.was_asked_to_stop:
-        return Explanation(
-            sentences=("it had not ended in its grace after it was asked to stop, and was killed then",)
-        )
+        what = "it had been asked to stop, and still ran when its grace was over"
+        return Explanation(sentences=(f"probably this launcher killed it: {what}",))
     if _has_own_count_risen(facts.cgroups):
         return Explanation(sentences=(_probably_out_of_memory(facts), LESS_MEMORY))
     return Explanation(sentences=(_somebody_else(facts), *_kernel_says(facts.kernel_lines)))
@@ -181,9 +180,9 @@ def _somebody_else(facts: Facts) -> str:
         looked.append("its cgroups count no kill for want of memory")
     if facts.is_log_readable and not facts.kernel_lines:
         looked.append("the kernel's log does not name it")
-    what = " and ".join(looked) or "neither its cgroup's counters nor the kernel's log can be read here"
+    what = ", and ".join(looked) or "neither its cgroup's counters nor the kernel's log can be read here"
     return (
-        f"this launcher did not kill it, and {what}{_in_brackets(_had(facts.peak_bytes))}: somebody with kill -9, an "
+        f"this launcher did not kill it; {what}{_in_brackets(_had(facts.peak_bytes))}: somebody with kill -9, an "
         "early-OOM daemon, or a memory limit that cannot be seen from here (Slurm, Kubernetes) may have"
     )
 
