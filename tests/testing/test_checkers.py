@@ -241,6 +241,40 @@ def test_newcomers_to_a_store_without_data_may_begin_anew_beside_old_workers_unt
         watch(OldWorkersAreGone(LIMITS), [one for one in seen if not isinstance(one, StoreLost)])
 
 
+def test_a_newcomer_in_the_round_of_those_who_remember_begins_no_new_life() -> None:
+    """A failure of before it started was forgotten, and who was rightly blamed seemed to be the wrong one."""
+    watch(
+        CauseIsTheInjectedOne(),
+        [
+            started("a.1"),
+            StoreLost(),
+            started("a.1", 2, pid=2),
+            Fault("w", "a.1", 0, 2),
+            started("b.1", 2, rank=1),
+            ended("a.1", failed(0)),
+        ],
+    )
+
+
+def test_who_was_told_to_leave_may_blame_a_failure_of_its_own_last_round() -> None:
+    seen = [started("a.1"), Fault("w", "a.1", 0, 1), StopSignalled("a.1", 15), started("b.1", 2)]
+    watch(CauseIsTheInjectedOne(), [*seen, ended("a.1", failed(0))])
+    with pytest.raises(Violation, match="blames rank 1 of round 1"):
+        watch(CauseIsTheInjectedOne(), [*seen, ended("a.1", failed(1))])
+    with pytest.raises(Violation, match="blames rank 0 of round 2"):
+        watch(
+            CauseIsTheInjectedOne(),
+            [one for one in [*seen, ended("a.1", failed(0))] if not isinstance(one, StopSignalled)],
+        )
+
+
+def test_who_came_when_the_store_had_gone_with_the_job_ends_alone() -> None:
+    late = Verdict(
+        ending=Ending.FAILED, exit_code=75, reason="the store was not reached for 3600 s (join_timeout): -"
+    )
+    watch(SameVerdict(), [ended("a.1"), ended("b.1", late)])
+
+
 def test_a_member_that_remembers_may_not_begin_with_round_one() -> None:
     with pytest.raises(Violation, match="is alive beside"):
         watch(OldWorkersAreGone(LIMITS), [started("a.1", 5), StoreLost(), 9.0, started("a.1", 1, pid=2)])

@@ -41,6 +41,7 @@ __all__ = [
 EX_BUG, EX_UNAVAILABLE = 70, 75
 # A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
 RESUMED_S = 0.1
+WITHOUT_STORE = ("store_timeout", "the store was not reached")
 
 
 class Violation(AssertionError):
@@ -72,7 +73,7 @@ class _Lives:
     """
 
     def __init__(self) -> None:
-        self._members: dict[int, set[str]] = {}
+        self._members: dict[tuple[int, str, int], set[str]] = {}  # by number and master
         self._over: set[str] = set()
         self._is_lost = False
 
@@ -84,18 +85,22 @@ class _Lives:
             case StoreLost():
                 self._is_lost = True
             case WorkerStarted(agent, _, settled):
-                return self._begins_anew(agent, settled.number)
+                return self._begins_anew(agent, settled)
         return False
 
-    def _begins_anew(self, agent: str, number: int) -> bool:
-        later = [members for other, members in self._members.items() if other >= number]
+    def _begins_anew(self, agent: str, settled: Round) -> bool:
+        meeting = (settled.number, settled.master_addr, settled.master_port)
+        if meeting in self._members:  # a newcomer among those who remember
+            self._members[meeting].add(agent)
+            return False
+        later = [members for other, members in self._members.items() if other[0] >= settled.number]
         nobody_is_left = bool(later) and all(members <= self._over for members in later)
         is_newcomer = not any(agent in members for members in self._members.values())
         is_new = nobody_is_left or (bool(later) and self._is_lost and is_newcomer)
         if is_new:
             self._members.clear()
             self._is_lost = False
-        self._members.setdefault(number, set()).add(agent)
+        self._members[meeting] = {agent}
         return is_new
 
 
@@ -302,7 +307,8 @@ class NoBug(Checker):
 class SameVerdict(Checker):
     """All agents that nobody told to leave end with one exit code and one verdict.
 
-    Who lost the store for longer than the job waits for one ends alone, and says so.
+    Who lost the store for longer than the job waits for one ends alone, and says so; so does who came so late that
+    there was none any more.
     """
 
     def __init__(self) -> None:
@@ -315,7 +321,8 @@ class SameVerdict(Checker):
             self._leaving.add(seen.agent)
         if not isinstance(seen, AgentEnded) or seen.agent in self._leaving:
             return
-        if seen.exit_code == EX_UNAVAILABLE and "store_timeout" in str(getattr(seen.verdict, "reason", "")):
+        reason = str(getattr(seen.verdict, "reason", ""))
+        if seen.exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE):
             return
         cause = getattr(seen.verdict, "cause", None)
         spoken = (
@@ -331,9 +338,14 @@ class SameVerdict(Checker):
 
 
 class CauseIsTheInjectedOne(Checker):
-    """Who is blamed failed by an own fault, in the last round that ran; a job without one is not called failed."""
+    """Who is blamed failed by an own fault, in the last round that ran; a job without one is not called failed.
+
+    Who was told to leave and could not tell the others of its failure knows of no later round than its own last one.
+    """
 
     def __init__(self) -> None:
+        self._leaving: set[str] = set()
+        self._own_latest: dict[str, int] = {}
         self._faults: set[tuple[int, int]] = set()
         self._is_lost = False
         self._latest = 0
@@ -345,10 +357,14 @@ class CauseIsTheInjectedOne(Checker):
             self._latest = 0
             self._faults.clear()
         match seen:
-            case WorkerStarted(round=settled):
+            case StopSignalled(agent):
+                self._leaving.add(agent)
+            case WorkerStarted(agent, round=settled):
+                self._own_latest[agent] = settled.number
                 self._latest = max(self._latest, settled.number)
                 self._is_lost = False
-            case Fault(rank=int(rank), round=int(number)):
+            case Fault(target=agent, rank=int(rank), round=int(number)):
+                self._own_latest[agent] = number
                 self._faults.add((number, rank))
                 # A worker that cannot be started may be all that there is of a round in a store without data.
                 self._latest = number if self._is_lost else max(self._latest, number)
@@ -356,8 +372,12 @@ class CauseIsTheInjectedOne(Checker):
                 self._is_lost = True
             case AgentEnded(agent, verdict=verdict):
                 cause = getattr(verdict, "cause", None)
-                if cause is not None and (self._latest, cause.rank) not in self._faults:
-                    blamed = f"rank {cause.rank} of round {self._latest} ({cause.summary!r})"
+                numbers = [
+                    self._latest,
+                    *([self._own_latest.get(agent, 0)] if agent in self._leaving else []),
+                ]
+                if cause is not None and not any((one, cause.rank) in self._faults for one in numbers):
+                    blamed = f"rank {cause.rank} of round {numbers[-1]} ({cause.summary!r})"
                     raise Violation(
                         f"{agent} blames {blamed}, and (round, rank) of own faults: {self._faults}"
                     )
