@@ -56,6 +56,7 @@ class Facts(Struct, kw_only=True):
 
     pid: int
     signal: int
+    """0: it ended by itself, with a failure; its child may have been killed."""
     was_asked_to_stop: bool = False
     cgroups: tuple[CgroupLevel, ...] = ()
     """The worker's own first; empty: nothing can be read."""
@@ -96,6 +97,8 @@ CORE_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE", "SIGBUS", "S
 def explain(facts: Facts) -> Explanation:
     """All that can be said of this death; nothing where its signal says it all."""
     name = _name(facts.signal)
+    if facts.signal == 0:
+        return _child_killed(facts)
     if name == "SIGKILL":
         return _killed(facts)
     if name == "SIGBUS":
@@ -129,6 +132,17 @@ def _killed(facts: Facts) -> Explanation:
     return Explanation(sentences=(_somebody_else(facts), *_kernel_says(facts.kernel_lines)))
 
 
+def _child_killed(facts: Facts) -> Explanation:
+    """A worker that failed by itself where the kernel killed somebody: a data loader, or what a shell script ran."""
+    if facts.was_asked_to_stop or not _has_own_count_risen(facts.cgroups):
+        return Explanation()
+    whose, limit, times = _shortage(facts.cgroups)
+    killed = "a process" if times == 1 else f"{times} processes"
+    what = f"while it ran, the kernel killed {killed} of its cgroup because {whose} was out of memory"
+    doubt = "one that this worker had started may be the reason of its failure"
+    return Explanation(sentences=(f"{what}{_in_brackets(limit)}: {doubt}", LESS_MEMORY))
+
+
 def _out_of_memory(facts: Facts, known: OutOfMemory) -> Explanation:
     had = _had(facts.peak_bytes if facts.peak_bytes is not None else known.resident_bytes)
     if known.is_machine:
@@ -153,25 +167,22 @@ def _out_of_memory(facts: Facts, known: OutOfMemory) -> Explanation:
 
 
 def _probably_out_of_memory(facts: Facts) -> str:
-    hit = next((level for level in facts.cgroups if level.is_limit_hit), None) or _tightest(facts.cgroups)
-    own = facts.cgroups[0]
-    had = _had(facts.peak_bytes)
-    if hit is None:
-        what = (
-            "memory was short (no limit can be seen from here: it may be an outer cgroup's, or the machine's)"
-        )
-        limit = ""
-    else:
-        what = (
-            "its cgroup was out of memory"
-            if hit is own
-            else f"the cgroup {hit.path} around it was out of memory"
-        )
-        limit = _limit_of((hit,), hit.path)
+    whose, limit, times = _shortage(facts.cgroups)
+    killed = "one process" if times == 1 else f"{times} processes"
+    known = _in_brackets(limit, _had(facts.peak_bytes))
+    doubt = f"it has killed {killed} of this cgroup for that, which another may have been"
+    return f"probably the kernel killed it because {whose} was out of memory{known}: {doubt}"
+
+
+def _shortage(cgroups: tuple[CgroupLevel, ...]) -> tuple[str, str, int]:
+    """Whose memory was short, its limit, and how many were killed, as the counters tell without the kernel's log."""
+    own = cgroups[0]
+    hit = next((level for level in cgroups if level.is_limit_hit), None) or _tightest(cgroups)
     times = (own.kills_after or 0) - (own.kills_before or 0)
-    doubt = "another process of the cgroup may have been it"
-    why = f"the kernel has killed {times} process{'es' if times > 1 else ''} there for that; {doubt}"
-    return f"probably the kernel killed it because {what}{_in_brackets(limit, had)}: {why}"
+    if hit is None:
+        return "an outer cgroup or the machine", "", times
+    whose = "its cgroup" if hit is own else f"the cgroup {hit.path} around it"
+    return whose, _limit_of((hit,), hit.path), times
 
 
 def _somebody_else(facts: Facts) -> str:
@@ -221,7 +232,7 @@ def _bus_error(facts: Facts) -> Explanation:
         return Explanation(sentences=(f"{what}: have the machine looked at",), certain=what)
     free, total = facts.shm_free_bytes, facts.shm_total_bytes
     if free is None or not total:
-        return Explanation(sentences=(f"SIGBUS: {_other_bus_errors()}",))
+        return Explanation(sentences=(f"SIGBUS: /dev/shm was full, or {_other_bus_errors()}",))
     if free < min(SHM_FULL_BYTES, total // 16 + 1):
         full = f"/dev/shm is full ({_size(total)})"
         why = "who touches shared memory for which there is no room gets SIGBUS"
@@ -236,7 +247,7 @@ def _bus_error(facts: Facts) -> Explanation:
 
 
 def _other_bus_errors() -> str:
-    return "a mapped file was cut short while it was in use, or its disk is full or failing, or /dev/shm was full"
+    return "a mapped file was cut short while it was in use, or its disk is full or failing"
 
 
 # Cores, the kernel's words
@@ -252,13 +263,18 @@ def _core(facts: Facts) -> tuple[str, ...]:
             return (f"a core dump was handed to {program}{ask}",)
         where = "" if pattern.startswith("/") else " in the folder that the worker was in"
         return (f"a core dump was written{where} (kernel.core_pattern is {pattern})",)
-    if facts.core_limit_bytes == 0:
+    if facts.core_limit_bytes == 0 and not pattern.startswith(
+        "|"
+    ):  # a program gets them without regard to it
         return ("no core dump was written: the limit is 0; `ulimit -c unlimited` before the start gives one",)
     if facts.has_core is False:
-        where = (
-            f"(kernel.core_pattern is {pattern or 'empty'}): is its folder writable, and its disk not full?"
+        place = (
+            "does its program work"
+            if pattern.startswith("|")
+            else "is its folder writable, and its disk not full"
         )
-        return (f"no core dump was written, though the limit allows one {where}",)
+        said = f"kernel.core_pattern is {pattern or 'empty'}: {place}?"
+        return (f"no core dump was written, though the limit allows one; {said}",)
     return ()
 
 

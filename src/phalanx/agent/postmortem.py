@@ -64,15 +64,14 @@ class Postmortem:
     def explain(
         self, pid: int, exit_code: int, *, was_asked_to_stop: bool, remains: Remains | None
     ) -> Explanation:
-        """Why the worker died, as far as its machine tells; an exit code that is no signal explains itself."""
-        from phalanx.agent.explanations import Explanation, Facts, explain, is_about, out_of_memory
+        """Why the worker died, as far as its machine tells; of most exit codes that are no signals nothing."""
+        from phalanx.agent.explanations import Facts, explain, is_about, out_of_memory
 
-        if exit_code >= 0:
-            return Explanation()
         self._read_log()
         lines = tuple(line for line in self._lines if is_about(line, pid))
         known = out_of_memory(lines, pid)
-        is_killed, is_bus_error = exit_code == -signal.SIGKILL, exit_code == -signal.SIGBUS
+        is_of_memory = exit_code >= 0 or exit_code == -signal.SIGKILL
+        is_bus_error = exit_code == -signal.SIGBUS
         moved_to = known.victims_cgroup if known else self._where_it_died(remains)
         paths = self._levels(moved_to or self._own)
         if known and known.limit_of and known.limit_of not in paths:
@@ -82,9 +81,9 @@ class Postmortem:
         return explain(
             Facts(
                 pid=pid,
-                signal=-exit_code,
+                signal=max(-exit_code, 0),
                 was_asked_to_stop=was_asked_to_stop,
-                cgroups=self._accounts(paths) if is_killed else (),
+                cgroups=self._accounts(paths) if is_of_memory else (),
                 kernel_lines=lines,
                 is_log_readable=self._log >= 0,
                 peak_bytes=_own_peak(remains),
