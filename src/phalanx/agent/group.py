@@ -101,10 +101,13 @@ class StragglersFound(Struct):
 
 
 class StopAsked(Struct):
-    """Somebody outside asked this agent to stop, by a signal."""
+    """The workers are to stop: somebody outside asked this agent, by a signal, or they are not needed any more."""
 
     signal: int
     grace_s: float
+    warn_signal: int | None = None
+    """What workers get ahead of it; then they have ``warn_s`` to end by themselves."""
+    warn_s: float = 0.0
 
 
 # Commands
@@ -127,6 +130,7 @@ class AnnounceStop(Struct):
 
     signal: int
     grace_s: float
+    """Until their trees are ended, the time of a warning included."""
 
 
 class Exit(Struct):
@@ -143,7 +147,10 @@ class Exit(Struct):
 
 
 class GroupMachine(Machine[GroupState]):
-    """See the module's docstring. ``exits`` is complete when ``state`` is ENDED."""
+    """See the module's docstring. ``exits`` is complete when ``state`` is ENDED.
+
+    ``grace_s`` is for workers that are stopped because one of them failed, or because they still run.
+    """
 
     def __init__(self, nproc: int, *, grace_s: float, straggler_s: float | None = None) -> None:
         self.state = GroupState.IDLE
@@ -169,6 +176,11 @@ class GroupMachine(Machine[GroupState]):
     def was_stopped(self) -> bool:
         """Some worker was asked to stop while it ran."""
         return bool(self._stopped_at)
+
+    @property
+    def is_stuck(self) -> bool:
+        """It has ended, and something is left all the same that the kernel does not let go."""
+        return self._stop.is_stuck
 
     def exits(self) -> tuple[Exit, ...]:
         """One entry per worker that has ended; in state ENDED, one per worker that was started.
@@ -221,7 +233,7 @@ class GroupMachine(Machine[GroupState]):
         commands = self._take_exits(event, now)
         if any(code != 0 for code in event.codes.values()) and self.live:
             told = Say(self._failure_line(event.codes))
-            return [*commands, told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]
+            return [*commands, told, *self._asked(StopAsked(Signals.SIGTERM, self.grace_s), now)]
         if not self.live:
             return commands + self._sweep(now)
         if self._straggler_s is not None and self.deadline is None:
@@ -241,7 +253,7 @@ class GroupMachine(Machine[GroupState]):
             f"{self._ranks(self.live)} still ran {late} after others had ended (--straggler-timeout): "
             f"asked to stop, {self.grace_s:g} s of grace"
         )
-        return [told, *self._ask_to_stop(Signals.SIGTERM, self.grace_s, now)]
+        return [told, *self._asked(StopAsked(Signals.SIGTERM, self.grace_s), now)]
 
     def _exited_while_stopping(self, event: WorkersExited, now: float) -> list[Any]:
         return self._settle(self._take_exits(event, now))
@@ -250,23 +262,28 @@ class GroupMachine(Machine[GroupState]):
         self._signed_at.setdefault(event.local_rank, event.at)
 
     def _asked(self, event: StopAsked, now: float) -> list[Any]:
-        return self._ask_to_stop(event.signal, event.grace_s, now)
+        self.state = GroupState.STOPPING
+        for local_rank in self.live:
+            self._stopped_at[local_rank] = now
+        request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
+        time_s = event.grace_s + (event.warn_s if request.has_warning else 0.0)
+        return [AnnounceStop(event.signal, time_s), *self._settle(self._stop.step(request, now))]
 
     def _asked_again(self, event: StopAsked, now: float) -> list[Any]:
-        return self._settle(self._stop.step(StopRequested(event.signal, event.grace_s), now))
+        request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
+        return self._settle(self._stop.step(request, now))
 
     def _delegate(self, event: object, now: float) -> list[Any]:
         return self._settle(self._stop.step(event, now))
 
     def _deadline_passed(self, event: DeadlinePassed, now: float) -> list[Any]:
-        was_asked = self._stop.state is StopState.ASKED
+        was = self._stop.state
         commands = self._settle(self._stop.step(event, now))
-        if was_asked and self._stop.state is StopState.TREE_TERM:
-            return [
-                Say(f"{self._ranks(self.live)} did not end within the grace and will be killed"),
-                *commands,
-            ]
-        return commands
+        told = {
+            (StopState.WARNED, StopState.ASKED): "still run after the warning and are asked to stop",
+            (StopState.ASKED, StopState.TREE_TERM): "did not end within the grace and will be killed",
+        }.get((was, self._stop.state))
+        return commands if told is None else [Say(f"{self._ranks(self.live)} {told}"), *commands]
 
     # Parts of arrows
 
@@ -277,13 +294,6 @@ class GroupMachine(Machine[GroupState]):
         for local_rank in event.codes:
             commands += self._stop.step(WorkerExited(local_rank), now)
         return commands
-
-    def _ask_to_stop(self, signal: int, grace_s: float, now: float) -> list[Any]:
-        self.state = GroupState.STOPPING
-        for local_rank in self.live:
-            self._stopped_at[local_rank] = now
-        commands = self._settle(self._stop.step(StopRequested(signal, grace_s), now))
-        return [AnnounceStop(signal, grace_s), *commands]
 
     def _failure_line(self, codes: dict[int, int]) -> str:
         failed = {local_rank for local_rank, code in codes.items() if code != 0}

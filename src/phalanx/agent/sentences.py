@@ -7,11 +7,12 @@ from signal import Signals
 from phalanx.agent.group import StopAsked
 from phalanx.rendezvous.round import Round
 
-__all__ = ["BARRIER_PASSED", "asked", "formed", "stopped_for"]
+__all__ = ["BARRIER_PASSED", "PLACE_GIVEN_UP", "asked", "formed", "one_line", "stopped_for"]
 
 BARRIER_PASSED = (
     "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
 )
+PLACE_GIVEN_UP = "a process of the job cannot be killed, so this node gives up its place in the job"
 
 
 def formed(settled: Round) -> list[str]:
@@ -28,9 +29,9 @@ def formed(settled: Round) -> list[str]:
     return [f"{settled.reason}; starting {many} anew"]
 
 
-def stopped_for(reason: str, nproc: int, grace_s: float) -> str:
+def stopped_for(reason: str, nproc: int, event: StopAsked) -> str:
     """The workers are stopped for something that is not theirs."""
-    return f"{reason}: asked {_many(nproc)} to stop, {grace_s:g} s of grace"
+    return f"{reason}: {_asked_whom(nproc, event)}"
 
 
 def asked(event: StopAsked, nproc: int, *, is_stopping: bool) -> str:
@@ -38,8 +39,23 @@ def asked(event: StopAsked, nproc: int, *, is_stopping: bool) -> str:
     name = Signals(event.signal).name
     if is_stopping:
         return f"{name}: the workers are being stopped already; again to end them at once"
-    return f"{name}: asked {_many(nproc)} to stop, {event.grace_s:g} s of grace; again to end at once"
+    return f"{name}: {_asked_whom(nproc, event)}; again to end at once"
+
+
+def _asked_whom(nproc: int, event: StopAsked) -> str:
+    if event.warn_signal is None or not event.warn_s:
+        return f"asked {_many(nproc)} to stop, {event.grace_s:g} s of grace"
+    warning = f"{Signals(event.warn_signal).name} to {_many(nproc)}, {event.warn_s:g} s to end by "
+    their = "themselves" if nproc > 1 else "itself"
+    return f"{warning}{their}, then {Signals(event.signal).name} and {event.grace_s:g} s of grace"
 
 
 def _many(nproc: int) -> str:
     return f"{nproc} workers" if nproc > 1 else "the worker"
+
+
+def one_line(text: str, width: int = 200) -> str:
+    """The first line of a text that somebody else wrote, of bounded length and without control characters."""
+    line = text.strip().splitlines()[0] if text.strip() else ""
+    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+    return line if len(line) <= width else f"{line[:width]}…"

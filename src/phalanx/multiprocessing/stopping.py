@@ -15,6 +15,7 @@ from phalanx.multiprocessing.machine import (
     Command,
     DeadlinePassed,
     MembersRemain,
+    NameStuck,
     SignalTree,
     SignalWorkers,
     StopMachine,
@@ -104,8 +105,10 @@ class Stopper:
                 self._tree.send(signum)
                 if self._tree.is_empty:
                     self._inbox.append(TreeEmptied())
-            case _:
+            case NameStuck():
                 self.stuck = self._tree.members()
+            case _:
+                raise AssertionError(f"a stop of this driver is asked for without a warning: {command}")
 
     def _wait(self) -> None:
         poller = select.poll()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from signal import SIGINT, SIGKILL, SIGTERM
+from signal import SIGINT, SIGKILL, SIGTERM, SIGUSR1
 from typing import Any
 
 import pytest
@@ -23,10 +23,12 @@ from phalanx.multiprocessing.machine import (
     StopState,
     SweepRequested,
     TreeEmptied,
+    WarnWorkers,
     WorkerExited,
 )
 
 ASK = StopRequested(SIGTERM, 30.0)
+WARN = StopRequested(SIGTERM, 30.0, SIGUSR1, 120.0)
 EVENTS = (
     ASK,
     StopRepeated(),
@@ -40,6 +42,7 @@ EVENTS = (
 # For each state, a way into it that leaves both workers alive (none can be alive once a stop has ended in peace).
 WAYS: dict[StopState, list[tuple[object, float]]] = {
     StopState.RUNNING: [],
+    StopState.WARNED: [(WARN, 0.0)],
     StopState.ASKED: [(ASK, 0.0)],
     StopState.TREE_TERM: [(ASK, 0.0), (DeadlinePassed(), 30.0)],
     StopState.TREE_KILL: [(ASK, 0.0), (DeadlinePassed(), 30.0), (DeadlinePassed(), 30.5)],
@@ -143,7 +146,75 @@ def test_another_reason_to_stop_can_only_bring_the_end_nearer_and_signals_nobody
     assert machine.deadline == 6.0
 
 
-@pytest.mark.parametrize("state", [StopState.ASKED, StopState.TREE_TERM, StopState.TREE_KILL])
+def test_a_warning_comes_first_and_then_the_signal_with_the_whole_grace() -> None:
+    machine = StopMachine({0, 1})
+
+    assert machine.step(WARN, 0.0) == [WarnWorkers(SIGUSR1)]
+    assert machine.deadline == 120.0
+    assert machine.step(WorkerExited(0), 60.0) == []
+    assert machine.step(DeadlinePassed(), 120.0) == [SignalWorkers(SIGTERM)]
+    assert machine.deadline == 150.0
+
+
+def test_workers_that_end_after_the_warning_are_never_asked() -> None:
+    machine = machine_in(StopState.WARNED)
+
+    assert machine.step(WorkerExited(0), 1.0) == []
+    assert machine.step(WorkerExited(1), 2.0) == [SignalTree(SIGTERM)]
+    machine.step(TreeEmptied(), 2.0)
+    assert machine.state is StopState.ENDED
+
+
+@pytest.mark.parametrize(
+    "without", [StopRequested(SIGTERM, 30.0, SIGUSR1), StopRequested(SIGTERM, 30.0, None, 9.0)]
+)
+def test_a_warning_without_a_signal_or_without_time_is_none(without: StopRequested) -> None:
+    assert StopMachine({0}).step(without, 0.0) == [SignalWorkers(SIGTERM)]
+
+
+def test_impatience_ends_the_warning_and_leaves_half_a_second_after_the_signal() -> None:
+    machine = machine_in(StopState.WARNED)
+
+    assert machine.step(StopRepeated(), 0.2) == [], "the double of the request"
+    assert machine.step(StopRepeated(), 5.0) == [SignalWorkers(SIGTERM)]
+    assert machine.deadline == 5.0 + TREE_TERM_S
+    machine.step(StopRepeated(), 5.1)
+    assert machine.deadline == 5.0 + TREE_TERM_S
+
+
+def test_a_reason_that_cannot_wait_ends_the_warning_with_the_shorter_of_both_graces() -> None:
+    machine = machine_in(StopState.WARNED)
+
+    assert machine.step(StopRequested(SIGTERM, 2.0), 1.0) == [SignalWorkers(SIGTERM)]
+    assert machine.deadline == 3.0
+    machine = machine_in(StopState.WARNED)
+    machine.step(StopRequested(SIGTERM, 60.0), 1.0)
+    assert machine.deadline == 31.0
+
+
+def test_another_request_with_a_warning_brings_no_second_warning_and_its_own_signal_at_the_end() -> None:
+    machine = machine_in(StopState.WARNED)
+
+    assert machine.step(StopRequested(SIGINT, 10.0, SIGUSR1, 20.0), 1.0) == []
+    assert machine.deadline == 21.0
+    assert machine.step(DeadlinePassed(), 21.0) == [SignalWorkers(SIGINT)]
+    assert machine.deadline == 31.0
+    machine = machine_in(StopState.WARNED)
+    machine.step(StopRequested(SIGINT, 10.0, SIGUSR1, 500.0), 1.0)
+    assert machine.deadline == 120.0
+
+
+def test_what_the_kernel_does_not_let_go_is_told_apart_from_an_end_in_peace() -> None:
+    assert machine_in(StopState.ENDED).is_stuck
+    machine = machine_in(StopState.ASKED)
+    for event in (WorkerExited(0), WorkerExited(1), TreeEmptied()):
+        machine.step(event, 1.0)
+    assert (machine.state, machine.is_stuck) == (StopState.ENDED, False)
+
+
+@pytest.mark.parametrize(
+    "state", [StopState.WARNED, StopState.ASKED, StopState.TREE_TERM, StopState.TREE_KILL]
+)
 def test_a_timer_that_was_set_for_an_earlier_deadline_decides_nothing(state: StopState) -> None:
     machine = machine_in(state)
     assert machine.deadline is not None
@@ -190,11 +261,24 @@ def test_an_event_of_another_machine_is_refused() -> None:
 
 
 ANY_EVENT = st.one_of(
-    st.builds(StopRequested, st.sampled_from([SIGTERM, SIGINT]), st.floats(0, 60)),
+    st.builds(
+        StopRequested,
+        st.sampled_from([SIGTERM, SIGINT]),
+        st.floats(0, 60),
+        st.sampled_from([None, SIGUSR1]),
+        st.floats(0, 60),
+    ),
     st.sampled_from([StopRepeated(), SweepRequested(), TreeEmptied(), MembersRemain(), DeadlinePassed()]),
     st.builds(WorkerExited, st.integers(0, 3)),
 )
-ORDER = (StopState.RUNNING, StopState.ASKED, StopState.TREE_TERM, StopState.TREE_KILL, StopState.ENDED)
+ORDER = (
+    StopState.RUNNING,
+    StopState.WARNED,
+    StopState.ASKED,
+    StopState.TREE_TERM,
+    StopState.TREE_KILL,
+    StopState.ENDED,
+)
 
 
 @given(st.integers(0, 4), st.lists(st.tuples(ANY_EVENT, st.floats(0, 40)), max_size=40))
@@ -211,10 +295,10 @@ def test_whatever_happens_a_stop_only_goes_forward_and_the_deadline_only_comes_n
         if machine.state is before and deadline is not None:
             assert machine.deadline is not None
             assert machine.deadline <= deadline
-        if machine.state is StopState.ASKED and before is StopState.RUNNING:
-            assert commands == [SignalWorkers(event.signal)]
-        else:
-            assert not any(isinstance(command, SignalWorkers) for command in commands)
+        is_asked_now = machine.state is StopState.ASKED and before in (StopState.RUNNING, StopState.WARNED)
+        assert [isinstance(one, SignalWorkers) for one in commands].count(True) == is_asked_now
+        is_warned_now = machine.state is StopState.WARNED and before is StopState.RUNNING
+        assert [isinstance(one, WarnWorkers) for one in commands].count(True) == is_warned_now
 
 
 @given(st.integers(0, 4), st.lists(ANY_EVENT, max_size=20), st.floats(0, 60))

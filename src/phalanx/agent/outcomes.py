@@ -1,0 +1,51 @@
+"""How a round ended on this node, once its workers are gone: what the others are told, and what it is here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.agent.group import SpawnFailed, WorkersExited
+from phalanx.agent.sentences import PLACE_GIVEN_UP
+from phalanx.agent.testimony import failures_text
+from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
+from phalanx.rendezvous.stored import Outcome, Report
+
+__all__ = ["is_failure", "place_given_up", "report_of"]
+
+
+def is_failure(event: object) -> bool:
+    """Whether the event says that a worker failed."""
+    if isinstance(event, WorkersExited):
+        return any(code != 0 for code in event.codes.values())
+    return isinstance(event, SpawnFailed)
+
+
+def report_of(
+    failures: Sequence[Failure],
+    *,
+    was_stopped: bool,
+    has_own_reason: bool,
+    step: int | None = None,
+    checkpoint: int | None = None,
+) -> Report:
+    """This node's report. ``was_stopped``: some worker was asked to stop while it ran."""
+    if not failures and not was_stopped:
+        return Report(outcome=Outcome.SUCCEEDED, step=step, checkpoint=checkpoint)
+    has_failed = any(not one.is_collateral for one in failures)
+    return Report(
+        outcome=Outcome.FAILED if has_failed else Outcome.STOPPED,
+        evidence=failures_text(failures) if has_failed else "",
+        has_own_reason=has_own_reason,
+        step=step,
+        checkpoint=checkpoint,
+    )
+
+
+def place_given_up(failures: Sequence[Failure]) -> Verdict:
+    """Something of the job is left that nobody can kill, and no round may run beside it: the end of this node's part.
+
+    The exit code is that of this node's first failure, else 75: it is no success, whatever the workers ended with.
+    """
+    if any(not one.is_collateral for one in failures):
+        return judge(failures, reason=PLACE_GIVEN_UP)
+    return Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=PLACE_GIVEN_UP)
