@@ -256,6 +256,19 @@ def test_a_newcomer_in_the_round_of_those_who_remember_begins_no_new_life() -> N
     )
 
 
+def test_who_cannot_be_started_in_a_new_life_may_be_blamed_when_others_start_after_that() -> None:
+    watch(
+        CauseIsTheInjectedOne(),
+        [
+            started("a.1", 3),
+            StoreLost(),
+            Fault("cannot start", "b.1", 0, 1),
+            started("c.1", 1, rank=1),
+            ended("c.1", failed(0)),
+        ],
+    )
+
+
 def test_who_was_told_to_leave_may_blame_a_failure_of_its_own_last_round() -> None:
     seen = [started("a.1"), Fault("w", "a.1", 0, 1), StopSignalled("a.1", 15), started("b.1", 2)]
     watch(CauseIsTheInjectedOne(), [*seen, ended("a.1", failed(0))])

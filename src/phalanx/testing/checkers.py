@@ -90,7 +90,7 @@ class _Lives:
 
     def _begins_anew(self, agent: str, settled: Round) -> bool:
         meeting = (settled.number, settled.master_addr, settled.master_port)
-        if meeting in self._members:  # a newcomer among those who remember
+        if self._members.get(meeting, set()) - self._over:  # a newcomer among those who remember
             self._members[meeting].add(agent)
             return False
         later = [members for other, members in self._members.items() if other[0] >= settled.number]
@@ -347,6 +347,7 @@ class CauseIsTheInjectedOne(Checker):
         self._leaving: set[str] = set()
         self._own_latest: dict[str, int] = {}
         self._faults: set[tuple[int, int]] = set()
+        self._of_this_store: set[tuple[int, int]] = set()
         self._is_lost = False
         self._latest = 0
         self._lives = _Lives()
@@ -355,7 +356,7 @@ class CauseIsTheInjectedOne(Checker):
         """Remember who failed, and look at each verdict."""
         if self._lives.see(seen):
             self._latest = 0
-            self._faults.clear()
+            self._faults = set(self._of_this_store)  # who could not be started is of the new life, too
         match seen:
             case StopSignalled(agent):
                 self._leaving.add(agent)
@@ -366,10 +367,12 @@ class CauseIsTheInjectedOne(Checker):
             case Fault(target=agent, rank=int(rank), round=int(number)):
                 self._own_latest[agent] = number
                 self._faults.add((number, rank))
+                self._of_this_store.add((number, rank))
                 # A worker that cannot be started may be all that there is of a round in a store without data.
                 self._latest = number if self._is_lost else max(self._latest, number)
             case StoreLost():
                 self._is_lost = True
+                self._of_this_store.clear()
             case AgentEnded(agent, verdict=verdict):
                 cause = getattr(verdict, "cause", None)
                 numbers = [
