@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
+from phalanx.testing.lives import Lives
 from phalanx.testing.trace import (
     AgentCrashed,
     AgentEnded,
@@ -67,49 +68,12 @@ class Checker:
         """The world has ended. Raises ``Violation``."""
 
 
-class _Lives:
-    """Who remembers which round. A store that lost its data may begin with round 1 again, in a new life of the job:
-    if nobody is left who remembers, or if newcomers have formed a round before anybody came who does.
-    """
-
-    def __init__(self) -> None:
-        self._members: dict[tuple[int, str, int], set[str]] = {}  # by number and master
-        self._over: set[str] = set()
-        self._is_lost = False
-
-    def see(self, seen: Observation) -> bool:
-        """Take an observation; return whether a worker begins a new life."""
-        match seen:
-            case AgentEnded(agent) | AgentCrashed(agent):
-                self._over.add(agent)
-            case StoreLost():
-                self._is_lost = True
-            case WorkerStarted(agent, _, settled):
-                return self._begins_anew(agent, settled)
-        return False
-
-    def _begins_anew(self, agent: str, settled: Round) -> bool:
-        meeting = (settled.number, settled.master_addr, settled.master_port)
-        if self._members.get(meeting, set()) - self._over:  # a newcomer among those who remember
-            self._members[meeting].add(agent)
-            return False
-        later = [members for other, members in self._members.items() if other[0] >= settled.number]
-        nobody_is_left = bool(later) and all(members <= self._over for members in later)
-        is_newcomer = not any(agent in members for members in self._members.values())
-        is_new = nobody_is_left or (bool(later) and self._is_lost and is_newcomer)
-        if is_new:
-            self._members.clear()
-            self._is_lost = False
-        self._members[meeting] = {agent}
-        return is_new
-
-
 class OneMembershipPerRound(Checker):
     """All members of a round know the same round: size, master, restart count, reason; a group rank is one node."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._lives = _Lives()
+        self._lives = Lives()
         self._rounds: dict[int, tuple[str, Round]] = {}
         self._places: dict[tuple[int, int], str] = {}
 
@@ -149,7 +113,7 @@ class RanksOnceEach(Checker):
     """In a round each rank from 0 to n - 1 starts once at most, and no other rank."""
 
     def __init__(self) -> None:
-        self._lives = _Lives()
+        self._lives = Lives()
         self._started: dict[tuple[int, int], str] = {}
 
     def see(self, at: float, seen: Observation) -> None:
@@ -179,7 +143,7 @@ class OldWorkersAreGone(Checker):
         self._suspended: set[str] = set()
         self._resumed_at: dict[str, float] = {}
         self._latest = 0
-        self._lives = _Lives()
+        self._lives = Lives()
         self._lost_at = 0.0
         self._of_last_life: set[tuple[str, int]] = set()
 
@@ -226,7 +190,7 @@ class BudgetIsKept(Checker):
         self._limits = limits
         self._own_faults = 0
         self._counts: dict[int, int] = {}
-        self._lives = _Lives()
+        self._lives = Lives()
 
     def see(self, at: float, seen: Observation) -> None:
         """Compare the count of each round with the faults so far."""
@@ -350,7 +314,7 @@ class CauseIsTheInjectedOne(Checker):
         self._of_this_store: set[tuple[int, int]] = set()
         self._is_lost = False
         self._latest = 0
-        self._lives = _Lives()
+        self._lives = Lives()
 
     def see(self, at: float, seen: Observation) -> None:
         """Remember who failed, and look at each verdict."""
