@@ -86,6 +86,7 @@ MEANINGS = {
     "SIGABRT": "it gave itself up (abort): its last words on standard error say why",
     "SIGILL": "it met an instruction that this processor does not know: it may be built for a newer one",
     "SIGFPE": "it divided an integer by zero, in native code",
+    "SIGTRAP": "it met a breakpoint, or a check in native code failed",
     "SIGSYS": "a sandbox (seccomp) refused it a system call",
     "SIGXCPU": "its limit of processor time was used up (ulimit -t)",
     "SIGXFSZ": "a file grew beyond its limit (ulimit -f)",
@@ -105,7 +106,7 @@ def explain(facts: Facts) -> Explanation:
         said = _bus_error(facts)
     elif name in MEANINGS:
         said = Explanation(sentences=(f"{name}: {MEANINGS[name]}",))
-    elif not facts.was_asked_to_stop and name not in CORE_SIGNALS:
+    elif not facts.was_asked_to_stop:
         said = Explanation(
             sentences=(f"{name}: this launcher did not send it; the scheduler, a user or the job itself did",)
         )

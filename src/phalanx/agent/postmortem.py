@@ -135,7 +135,8 @@ class Postmortem:
         return levels
 
     def _file(self, path: str, name: str) -> str:
-        assert self._hierarchy is not None
+        if self._hierarchy is None:  # the kernel's log named a cgroup of which nothing can be seen from here
+            return ""
         below = path.removeprefix(self._hierarchy.top).strip("/")
         return self._read(os.path.join(self._hierarchy.folder, below, name))
 
