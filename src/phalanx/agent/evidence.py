@@ -1,22 +1,35 @@
-"""What failed workers left behind, read once per round: error files, crash stacks, the end of standard error."""
+"""What failed workers left behind, read once per round: error files, crash stacks, the end of standard error.
+
+A ``Failure`` is complete in itself: what the report needs is in it, since other nodes cannot read these files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from signal import Signals
 from socket import gethostname
+from typing import Any
 
+from phalanx.agent.causes import what_cannot_heal
 from phalanx.agent.group import Exit
 from phalanx.agent.messages import ExceptionRecorded
 from phalanx.agent.postmortem import Postmortem
-from phalanx.agent.verdict import Failure, Verdict, exit_status, first_failure
+from phalanx.agent.testimony import EXTRA_MAX, STDERR_MAX
+from phalanx.agent.verdict import Failure, exit_status
 from phalanx.agent.workers import Workers
-from phalanx.errors import ErrorHandler, ProcessFailure, get_error_handler
+from phalanx.errors import ProcessFailure
+from phalanx.errors._block import NOT_AVAILABLE
 from phalanx.rendezvous.ports import is_taken
 from phalanx.rendezvous.round import Round
 
-__all__ = ["Evidence", "hand_up"]
+__all__ = ["Evidence"]
+
+NS = 1e9
+WALL_MAX_S = 4e9  # the year 2096; a file that names another time has been made by nobody's clock
+TOLD_ELSEWHERE = ("py_callstack", "timestamp")
 
 # What the C library, Python and torch say when rank 0 cannot listen on its port.
 PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
@@ -26,51 +39,53 @@ STRAGGLER = "it still ran long after others had ended (--straggler-timeout)"
 
 
 class Evidence:
-    """The failures of the latest round that had any: for the policy as records, for the report in full."""
+    """Makes failures of the workers of a round, for the policy and for the report."""
 
     def __init__(self) -> None:
-        self.processes: dict[int, ProcessFailure] = {}
-        """Rank → what is known of its process."""
-        self.stderr_tails: dict[int, bytes] = {}
         self.postmortem = Postmortem()
 
     def collect(
         self,
-        name: str,
         settled: Round,
         workers: Workers | None,
         exits: Iterable[Exit],
         told: Mapping[int, ExceptionRecorded],
+        *,
+        log_dir: str | None = None,
     ) -> tuple[Failure, ...]:
-        """Read what the failed workers of a round left, forgetting the round before.
+        """Read what the failed workers of a round left.
 
         ``workers`` is None when none was made; ``told`` is what they said over the channel, by local rank: it stands in
-        for an error file that could not be written.
+        for an error file that could not be written. ``log_dir`` is where people find this node's logs.
         """
-        self.processes = {}
-        self.stderr_tails = {}
         failed = [one for one in exits if one.exit_code != 0 or one.is_straggler]
-        found = tuple(self._examine(settled, workers, one, told.get(one.local_rank)) for one in failed)
-        first = first_failure(found)
-        return tuple(_with_details(name, one, self) if one is first else one for one in found)
+        return tuple(
+            self._examine(settled, workers, one, told.get(one.local_rank), log_dir or "") for one in failed
+        )
 
     def _examine(
-        self, settled: Round, workers: Workers | None, end: Exit, told: ExceptionRecorded | None
+        self, settled: Round, workers: Workers | None, end: Exit, told: ExceptionRecorded | None, log_dir: str
     ) -> Failure:
-        rank = settled.rank(end.local_rank)
+        known: dict[str, Any] = {
+            "rank": settled.rank(end.local_rank),
+            "local_rank": end.local_rank,
+            "host": gethostname(),
+            "group_rank": settled.group_rank,
+            "group_world_size": settled.group_world_size,
+            "round": settled.number,
+            "exited_at": end.at,
+            "log_dir": log_dir,
+        }
         if end.why_not_started or workers is None:
             return Failure(
-                rank=rank,
-                local_rank=end.local_rank,
+                **known,
+                **_when(time.time()),
                 pid=0,
                 exit_code=end.exit_code,
-                exited_at=end.at,
                 why_not_started=end.why_not_started,
-                host=gethostname(),
+                cannot_heal="a command that cannot be executed" if end.why_not_started else "",
             )
         process = workers.failure(end.local_rank)
-        self.processes[rank] = process
-        self.stderr_tails[rank] = workers.stderr_tail(end.local_rank)
         death = self.postmortem.explain(
             process.pid,
             end.exit_code,
@@ -78,62 +93,75 @@ class Evidence:
             remains=workers.remains(end.local_rank),
         )
         return Failure(
-            rank=rank,
-            local_rank=end.local_rank,
-            host=gethostname(),
+            **known,
+            **_when(_wall_at(end, process, told)),
+            **_recorded(process, told),
             pid=process.pid,
             exit_code=end.exit_code or 1,
-            exited_at=end.at,
             signed_at=_first_sign(end, process),
             stopped_at=None if end.is_straggler else end.stopped_at,
             own_exit_code=None if end.is_straggler else _own_exit_code(process, told),
             summary=STRAGGLER if end.is_straggler else _summary(end, process, told, death.certain),
             explanation="\n".join(death.sentences),
-            master_port_taken=rank == 0 and _is_taken_port(process, settled.master_port),
+            cannot_heal=_what_cannot_heal(end, process, told),
+            crash=process.crash_trace(),
+            stderr=process.stderr_tail[-STDERR_MAX:],
+            master_port_taken=known["rank"] == 0 and _is_taken_port(process, settled.master_port),
         )
 
-    def tail_of_cause(self, verdict: Verdict) -> bytes:
-        """The end of the first failing rank's standard error."""
-        return b"" if verdict.cause is None else self.stderr_tails.get(verdict.cause.rank, b"")
 
-    def hand_up(self, verdict: Verdict, error_file: str | None) -> None:
-        """Copy the first failure's error file to the launcher's own, for the scheduler above (as torchelastic does)."""
-        if error_file and verdict.cause is not None and verdict.cause.rank in self.processes:
-            hand_up(self.processes[verdict.cause.rank], verdict.exit_code, error_file)
+def _when(wall_at: float) -> dict[str, Any]:
+    return {"wall_at": wall_at, "utc_offset_s": time.localtime(wall_at).tm_gmtoff}
 
 
-def _with_details(name: str, failure: Failure, evidence: Evidence) -> Failure:
-    """What the other nodes will print of this failure, whose files they cannot read."""
-    from phalanx.agent.report import details_of
-
-    process = evidence.processes.get(failure.rank)
-    if process is None:
-        return failure
-    details = details_of(name, failure, process, evidence.stderr_tails.get(failure.rank, b""))
-    return Failure(
-        **{**{one: getattr(failure, one) for one in Failure.__struct_fields__}, "details": details}
-    )
+def _wall_at(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> float:
+    """By the worker's own record, which was made when it happened; else when its exit was seen."""
+    record = process.record
+    seen_at = time.time() - max(time.monotonic() - end.at, 0.0)
+    if record.problem is not None:
+        return seen_at if told is None else told.wall_ns / NS
+    recorded_at = float(record.timestamp) if record.wall_ns is None else record.wall_ns / NS
+    return recorded_at if abs(recorded_at) < WALL_MAX_S else seen_at
 
 
-def hand_up(process: ProcessFailure, exit_code: int, error_file: str) -> None:
-    """Copy the first failure's error file to the launcher's own, for the scheduler above (torchelastic does this)."""
-    if process.record.problem is not None:
-        return
-    handler = get_error_handler()
-    if handler._get_error_file_path() != error_file:
-        handler = _HandlerFor(error_file)
-    handler.dump_error_file(process.error_file, exit_code)
+def _recorded(process: ProcessFailure, told: ExceptionRecorded | None) -> dict[str, Any]:
+    """What the worker said of its exception, by file or over the channel."""
+    record = process.record
+    error_file = "" if process.error_file == NOT_AVAILABLE else process.error_file
+    if record.problem is None:
+        place = record.script_place or record.place
+        return {
+            "exception": record.exception_type,
+            "message": record.message or str(process.message),
+            "place": "" if place is None else _place(f"{place[0]}:{place[1]}"),
+            "thread": record.thread or "",
+            "traceback": record.traceback,
+            "extra": _extra(record.data),
+            "error_file": error_file,
+        }
+    if told is not None:
+        return {
+            "exception": told.message.partition(":")[0],
+            "message": told.message,
+            "place": "" if told.place is None else _place(told.place),
+            "thread": told.thread or "",
+            "error_file": error_file,
+        }
+    return {"message": str(process.message), "error_file": error_file}
 
 
-class _HandlerFor(ErrorHandler):
-    """Writes to the file that was named on the command line instead of the one in the environment."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__()
-        self._path = path
-
-    def _get_error_file_path(self) -> str:
-        return self._path
+def _extra(data: dict[str, Any]) -> str:
+    """What else the file has under ``extraInfo``, as JSON; without its longest parts, or nothing, if it is too much."""
+    message = data["message"]
+    info = message.get("extraInfo") if isinstance(message, dict) else None
+    if not isinstance(info, dict):
+        return ""
+    told = {name: one for name, one in info.items() if name not in TOLD_ELSEWHERE}
+    for left_out in ((), ("chain", "earlier", "group", "notes")):
+        text = json.dumps({name: one for name, one in told.items() if name not in left_out})
+        if len(text) <= EXTRA_MAX:
+            return text
+    return ""
 
 
 def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
@@ -151,6 +179,16 @@ def _own_exit_code(process: ProcessFailure, told: ExceptionRecorded | None) -> i
         code = process.record.exit_code
         return 1 if code is None else code
     return None if told is None else 1
+
+
+def _what_cannot_heal(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> str:
+    record = process.record
+    if record.problem is None:
+        raised_in = "" if record.place is None else record.place[0]
+        return what_cannot_heal(record.exception_type, raised_in, record.exit_code)
+    if told is not None:
+        return what_cannot_heal(told.message.partition(":")[0], "", None)
+    return what_cannot_heal("", "", end.exit_code, is_silent=True)
 
 
 def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None, why_killed: str = "") -> str:
@@ -173,8 +211,12 @@ def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
     what = _first_line(message).removesuffix(": ").removesuffix(":")
     if place is None:
         return what
-    path, line = place.rsplit(":", 1) if isinstance(place, str) else (place[0], str(place[1]))
-    return f"{what} at {_short_path(path)}:{line}"
+    return f"{what} at {_place(place if isinstance(place, str) else f'{place[0]}:{place[1]}')}"
+
+
+def _place(place: str) -> str:
+    path, _, line = place.rpartition(":")
+    return f"{_short_path(path)}:{line}"
 
 
 def _first_line(text: str, width: int = 200) -> str:

@@ -1,57 +1,109 @@
 """Failures and the verdict as text, which the store carries between agents. Pure.
 
-Bounded: the first failure of a node is told in full, the others in one line each, and of very many only some.
+Bounded: the first failure of a node is told in full, the others in one line each, and of very many only some. What is
+cut is cut where a reader of it expects that: the middle of a traceback, the beginning of standard error. A path is
+told whole or not at all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from phalanx.agent.verdict import Ending, Failure, Verdict, first_failure
+from phalanx.agent.verdict import Ending, Failure, Verdict, first_failure, ranges_of
 
-__all__ = ["failures_from", "failures_text", "verdict_from", "verdict_text"]
+__all__ = [
+    "EXTRA_MAX",
+    "STDERR_MAX",
+    "failures_from",
+    "failures_text",
+    "stopped_from",
+    "verdict_from",
+    "verdict_text",
+]
 
 FAILURES_MAX = 64  # of one node
-ALL_FAILURES_MAX = (
-    128  # of the job; with all of them a verdict on a thousand nodes is too large for any store
-)
-DETAILS_MAX = 24 * 1024
+ALL_FAILURES_MAX = 128  # of the job, if they are not long
+OTHERS_BYTES_MAX = 256 * 1024  # of the job; beside the first one, and inside of the 1.5 MB that a store takes
+STDERR_MAX = 16 * 1024  # characters: enough for a long traceback, little enough for a terminal's scrollback
+TRACEBACK_MAX = 16 * 1024
+CRASH_MAX = 8 * 1024
+MESSAGE_MAX = 4 * 1024
+EXTRA_MAX = 8 * 1024
+PATH_MAX = 4096  # the kernel's
 LINE_MAX = 1024
 OTHER_LINE_MAX = 256
+RANGES_MAX = 4096  # some 60 KiB: every second rank of a thousand nodes with eight workers each
+RANKS_MAX = 1 << 20  # what a range may name: it is written out, and no job has more
+
+# Of each text of a failure that is not told as one line, how much of it is told: of the first one, and of others.
+_ROOM = {
+    "message": (MESSAGE_MAX, OTHER_LINE_MAX),
+    "traceback": (TRACEBACK_MAX, 0),
+    "crash": (CRASH_MAX, 0),
+    "stderr": (STDERR_MAX, 0),
+    "explanation": (LINE_MAX * 4, OTHER_LINE_MAX),
+    "extra": (EXTRA_MAX, 0),
+    "error_file": (PATH_MAX, OTHER_LINE_MAX),
+    "log_dir": (PATH_MAX, 0),
+}
+_WHOLE_OR_NOT = frozenset({"extra", "error_file", "log_dir"})
 
 
-def failures_text(failures: Sequence[Failure]) -> str:
-    """The failures of one node."""
+def failures_text(failures: Sequence[Failure], *, stopped: Iterable[int] = ()) -> str:
+    """The failures of one node, and the ranks that were asked to stop there."""
     first = first_failure(failures)
     kept = sorted(failures, key=lambda one: (one is not first, one.is_collateral, one.rank))[:FAILURES_MAX]
-    return json.dumps([_plain(one, is_full=one is first) for one in kept], separators=(",", ":"))
+    return _text(
+        {
+            "failures": [_plain(one, is_full=one is first) for one in kept],
+            "stopped": ranges_of(stopped)[:RANGES_MAX],
+        }
+    )
 
 
 def failures_from(text: str) -> tuple[Failure, ...]:
-    """What ``failures_text`` wrote; nothing if that cannot be read."""
+    """The failures that ``failures_text`` wrote; nothing if that cannot be read."""
     try:
-        read = json.loads(text)
-        return tuple(_failure(one) for one in read)
-    except (ValueError, TypeError, AttributeError, RecursionError):
+        return tuple(_failure(one) for one in json.loads(text)["failures"])
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return ()
+
+
+def stopped_from(text: str) -> list[int]:
+    """The ranks that ``failures_text`` wrote; nothing if that cannot be read."""
+    try:
+        ranges = _ranges(json.loads(text)["stopped"])
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        return []
+    return [rank for first, last in ranges for rank in range(first, last + 1)]
 
 
 def verdict_text(verdict: Verdict) -> str:
     """The verdict, for every agent."""
     cause = verdict.cause
     kept = sorted(verdict.failures, key=lambda one: (one is not cause, one.is_collateral, one.rank))
-    failures = [_plain(one, is_full=one is cause) for one in kept[:ALL_FAILURES_MAX]]
-    return json.dumps(
+    failures = []
+    room = OTHERS_BYTES_MAX
+    for one in kept[:ALL_FAILURES_MAX]:
+        plain = _plain(one, is_full=one is cause)
+        room -= 0 if one is cause else len(_text(plain))
+        if room < 0:
+            break
+        failures.append(plain)
+    return _text(
         {
             "ending": verdict.ending.value,
             "exit_code": verdict.exit_code,
             "cause": 0 if cause is not None and kept and kept[0] is cause else None,
             "failures": failures,
-            "reason": verdict.reason,
-        },
-        separators=(",", ":"),
+            "reason": _clipped(verdict.reason, LINE_MAX),
+            "restart_count": verdict.restart_count,
+            "restarts": [_clipped(one, LINE_MAX) for one in verdict.restarts],
+            **{name: getattr(verdict, name)[:RANGES_MAX] for name in ("failed", "tied", "stopped")},
+        }
     )
 
 
@@ -66,19 +118,41 @@ def verdict_from(text: str) -> Verdict:
             cause=None if read["cause"] is None else failures[read["cause"]],
             failures=failures,
             reason=str(read["reason"]),
+            restart_count=int(read.get("restart_count", 0)),
+            restarts=tuple(str(one) for one in read.get("restarts", ())),
+            **{name: _ranges(read.get(name, ())) for name in ("failed", "tied", "stopped")},
         )
     except (KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the verdict in the store cannot be read: {error!r}") from None
 
 
+def _text(plain: object) -> str:
+    return json.dumps(plain, separators=(",", ":"))
+
+
 def _plain(failure: Failure, *, is_full: bool) -> dict[str, Any]:
-    plain = {field: getattr(failure, field) for field in failure.__struct_fields__}
-    width = LINE_MAX if is_full else OTHER_LINE_MAX
-    for field in ("summary", "why_not_started", "host"):
-        plain[field] = plain[field][:width]
-    plain["explanation"] = failure.explanation[:LINE_MAX] if is_full else ""
-    plain["details"] = failure.details[-DETAILS_MAX:] if is_full else ""
+    plain = {}
+    for field in failure.__struct_fields__:
+        value = getattr(failure, field)
+        if isinstance(value, str):
+            room = _ROOM.get(field, (LINE_MAX, OTHER_LINE_MAX))[not is_full]
+            if field in _WHOLE_OR_NOT:
+                value = value if len(value) <= room else ""
+            elif field == "stderr":
+                value = value[-room:] if room else ""
+            else:
+                value = _clipped(value, room)
+        plain[field] = value
     return plain
+
+
+def _clipped(text: str, room: int) -> str:
+    """The text, or of one that is longer its beginning and its end: a traceback says what it is about in both."""
+    if len(text) <= room:
+        return text
+    cut = "\n…\n" if "\n" in text else "…"
+    half = (room - len(cut)) // 2
+    return f"{text[:half]}{cut}{text[-half:]}" if half > 0 else ""
 
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -98,4 +172,17 @@ def _failure(plain: dict[str, Any]) -> Failure:
         kind = Failure.__annotations__[field]
         if not isinstance(value, _KINDS[kind]) or isinstance(value, bool) != (kind == "bool"):
             raise TypeError(f"{field} is {str(value)[:60]!r}, not {kind}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise TypeError(f"{field} is {value}")
     return Failure(**found)
+
+
+def _ranges(plain: Any) -> tuple[tuple[int, int], ...]:
+    """Raises ``TypeError`` if these are no ranges of ranks in order; ``ValueError`` if one is no pair."""
+    ranges = tuple((first, last) for first, last in plain)
+    numbers = [number for pair in ranges for number in pair]
+    if not all(type(number) is int and 0 <= number < RANKS_MAX for number in numbers) or numbers != sorted(
+        numbers
+    ):
+        raise TypeError(f"ranks are {str(plain)[:60]!r}")
+    return ranges

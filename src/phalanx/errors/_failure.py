@@ -13,14 +13,13 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Any
 
+from ._block import NOT_AVAILABLE, block, entry
 from ._description import clean
 from ._handler import get_error_handler
 from ._reading import ErrorRecord, read_error_file
 
 __all__ = ["ChildFailedError", "ProcessFailure"]
 
-_NOT_AVAILABLE = "<N/A>"
-_WIDEST = 60  # of the report's rules, as torchelastic's
 _MAX_TAIL = 16 * 1024  # characters of stderr in a report
 _OUR_FOLDER = os.path.dirname(__file__)
 
@@ -54,7 +53,7 @@ class ProcessFailure:
             self.error_file_data = self.record.data
             self.message = self.record.data["message"]
         else:
-            self.error_file = _NOT_AVAILABLE
+            self.error_file = NOT_AVAILABLE
             self.error_file_data = {"message": "<NONE>"}
             self.message = ""
         if not self.message:
@@ -75,7 +74,7 @@ class ProcessFailure:
         try:
             return signal.Signals(-self.exitcode).name
         except ValueError:
-            return _NOT_AVAILABLE
+            return NOT_AVAILABLE
 
     def timestamp_isoformat(self) -> str:
         """The time of the failure as ``YYYY-MM-DD_HH:MM:SS``, in local time."""
@@ -86,10 +85,13 @@ class ProcessFailure:
         record = self.record
         is_long = isinstance(self.message, dict)
         parts = [record.traceback or record.message] if is_long else [clean(str(self.message))]
-        crash = _without_our_frames(self.crash).strip("\n")
-        if crash:
-            parts.append(clean(crash))
+        if crash := self.crash_trace():
+            parts.append(crash)
         return "\n".join(part.rstrip("\n") for part in parts)
+
+    def crash_trace(self) -> str:
+        """What faulthandler wrote, without the frames of the boot file."""
+        return clean(_without_our_frames(self.crash).strip("\n"))
 
 
 class ChildFailedError(Exception):
@@ -125,20 +127,11 @@ class ChildFailedError(Exception):
 
     def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
         """The report. Its lines, and the spelling of the parameters, are torchelastic's."""
-        title = f"{self.name} FAILED"
         entries = {
             rank: _entry(index, rank, failure) for index, (rank, failure) in enumerate(self.failures.items())
         }
         root = entries.pop(self.first_rank)
-        width = max(len(line) for text in (title, root, *entries.values()) for line in text.split("\n"))
-        border, rule = (delimiter * min(width, _WIDEST) for delimiter in (boarder_delim, section_delim))
-        return "\n".join(
-            [
-                *("", border, title, rule),
-                *("Failures:", *(entries.values() or ["  <NO_OTHER_FAILURES>"]), rule),
-                *("Root Cause (first observed failure):", root, border),
-            ]
-        )
+        return block(self.name, root, list(entries.values()), border=boarder_delim, rule=section_delim)
 
 
 def _tail(failure: ProcessFailure) -> str:
@@ -149,18 +142,17 @@ def _tail(failure: ProcessFailure) -> str:
 
 
 def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
-    name = failure.signal_name()
-    by_signal = "" if name == _NOT_AVAILABLE else f" ({name})"
-    return "\n  ".join(
-        (
-            f"[{index}]:",
-            f"time      : {failure.timestamp_isoformat()}",
-            f"host      : {os.uname().nodename}",
-            f"rank      : {rank} (local_rank: {failure.local_rank})",
-            f"exitcode  : {failure.exitcode} (pid: {failure.pid}) {by_signal}",
-            f"error_file: {failure.error_file}",
-            "traceback : " + failure.explanation().replace("\n", "\n  "),
-        )
+    return entry(
+        index,
+        time=failure.timestamp_isoformat(),
+        host=os.uname().nodename,
+        rank=rank,
+        local_rank=failure.local_rank,
+        exit_code=failure.exitcode,
+        signal_name="" if failure.signal_name() == NOT_AVAILABLE else failure.signal_name(),
+        pid=failure.pid,
+        error_file=failure.error_file,
+        explanation=failure.explanation(),
     )
 
 
