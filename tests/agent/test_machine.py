@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from phalanx.agent.events import (
-    CheckpointTold,
     CollectEvidence,
     EvidenceCollected,
     Finish,
     JobBegan,
     PassOn,
     SignalPassed,
+    WorkerTold,
 )
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
     DeadlinePassed,
@@ -39,17 +40,20 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine, AgentState
+from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.testimony import failures_from, verdict_text
 from phalanx.agent.verdict import Ending, Failure, Verdict
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, StopRepeated
 from phalanx.rendezvous import events
 from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import Outcome
 
 TERM, INT, KILL = 15, 2, 9
 PIDS = {0: 100, 1: 101}
 SUCCESS = verdict_text(Verdict(ending=Ending.SUCCEEDED, exit_code=0))
+STOPPED = verdict_text(Verdict(ending=Ending.STOPPED, exit_code=130, reason="n2 was told to stop"))
 
 
 class Noticed(events.Heard):
@@ -99,7 +103,10 @@ def a_round(number: int, restart_count: int = 0, nproc: int = 2, *, nodes: int =
 
 def waiting(nproc: int = 2, **options: Any) -> tuple[AgentMachine, Others]:
     others = Others()
-    machine = AgentMachine(nproc, membership=others, **{"max_restarts": 0, "grace_s": 30, **options})
+    restarts = RestartPolicy(max_restarts=options.pop("max_restarts", 0))
+    machine = AgentMachine(
+        nproc, membership=others, restarts=restarts, **{"graces": Graces.alike(30), **options}
+    )
     assert machine.step(JobBegan(), 0) == []
     assert others.heard == [events.MeetingBegan()]
     return machine, others
@@ -271,7 +278,7 @@ def test_a_command_that_cannot_be_executed_is_a_failure_with_the_shells_code() -
 def test_signals_that_stop_nothing_and_checkpoints_are_passed_on() -> None:
     machine, others = running()
     assert machine.step(SignalPassed(10), 1) == [PassOn(10)]
-    machine.step(CheckpointTold(7), 2)
+    machine.step(WorkerTold(events.CheckpointDone(7)), 2)
     assert others.heard[-1] == events.CheckpointDone(7)
     assert machine.state is AgentState.RUNNING
 
@@ -325,7 +332,7 @@ def test_a_shorter_time_to_stop_is_news_also_while_workers_are_being_stopped() -
     machine.step(WorkersExited({0: 1}), 1)
     machine.step(Noticed((events.StopRound("silence", 2.25),)), 5)
     assert machine.deadline == 7.25
-    other, _ = running(grace_s=1)
+    other, _ = running(graces=Graces.alike(1))
     assert AnnounceStop(TERM, 1) in other.step(Noticed((events.StopRound("silence", 2.25),)), 5)
 
 
@@ -484,7 +491,7 @@ def test_a_stop_request_before_any_worker_leaves_at_once() -> None:
 
 def test_a_stop_request_before_the_beginning_ends_without_a_word_to_anybody() -> None:
     others = Others()
-    machine = AgentMachine(2, membership=others, max_restarts=0, grace_s=30)
+    machine = AgentMachine(2, membership=others, restarts=RestartPolicy(), graces=Graces.alike(30))
     assert only(machine.step(StopAsked(TERM, 30), 1), Finish).verdict.exit_code == 143
     assert machine.step(JobBegan(), 1) == []
     assert others.heard == []
@@ -517,7 +524,7 @@ EVENTS: list[object] = [
     SpawnFailed(1, 127, "not found"),
     WorkersExited({0: 1}),
     ExceptionSeen(1, 0.5),
-    CheckpointTold(3),
+    WorkerTold(events.CheckpointDone(3)),
     StopAsked(TERM, 30),
     StopRepeated(),
     SignalPassed(10),
@@ -531,7 +538,9 @@ _TO_RUN: list[object] = [JobBegan(), Noticed((events.RoundFormed(a_round(1)),)),
 
 def agent_in(state: AgentState) -> AgentMachine:
     """A machine that came to this state as a job would."""
-    machine = AgentMachine(2, membership=Others(), max_restarts=1, grace_s=30)
+    machine = AgentMachine(
+        2, membership=Others(), restarts=RestartPolicy(max_restarts=1), graces=Graces.alike(30)
+    )
     steps: dict[AgentState, list[object]] = {
         AgentState.NEW: [],
         AgentState.WAITING: [JobBegan()],
@@ -630,7 +639,9 @@ GROUP_IMPOSSIBLE = {
 
 def test_an_unlisted_pair_is_refused_by_name() -> None:
     with pytest.raises(UnlistedEvent, match="WorkersExited in state NEW"):
-        AgentMachine(1, membership=Others(), max_restarts=0, grace_s=1).step(WorkersExited({0: 0}), 0)
+        AgentMachine(1, membership=Others(), restarts=RestartPolicy(), graces=Graces.alike(1)).step(
+            WorkersExited({0: 0}), 0
+        )
     group = GroupMachine(1, grace_s=1)
     group.step(RoundSettled(a_round(1, nproc=1)), 0)
     group.step(WorkersSpawned({0: 1}), 0)
@@ -641,14 +652,29 @@ def test_an_unlisted_pair_is_refused_by_name() -> None:
 class AnyHistory(RuleBasedStateMachine):
     """A driver that performs faithfully while workers die, people signal, the others decide, and time passes."""
 
-    @initialize(nproc=st.integers(1, 4), straggler_s=st.sampled_from([None, 20.0]))
-    def begin(self, nproc: int, straggler_s: float | None) -> None:
+    @initialize(
+        nproc=st.integers(1, 4),
+        straggler_s=st.sampled_from([None, 20.0]),
+        graces=st.sampled_from([Graces.alike(5), Graces(5, 1, 3, warn_s=8, warn_signal=10)]),
+        stops_all_as=st.sampled_from([None, "n1"]),
+        is_stuck=st.booleans(),
+    )
+    def begin(
+        self, nproc: int, straggler_s: float | None, graces: Graces, stops_all_as: str | None, is_stuck: bool
+    ) -> None:
         self.now = 0.0
         self.nproc = nproc
         self.others = Others()
         self.machine = AgentMachine(
-            nproc, membership=self.others, max_restarts=2, grace_s=5, straggler_s=straggler_s
+            nproc,
+            membership=self.others,
+            restarts=RestartPolicy(max_restarts=2),
+            graces=graces,
+            straggler_s=straggler_s,
+            stops_all_as=stops_all_as,
         )
+        self.is_stuck = is_stuck  # children of workers, if they leave any, are not to be killed
+        self.has_named_stuck = False
         self.alive: set[int] = set()
         self.to_report: dict[int, int] = {}
         self.starts = 0
@@ -667,14 +693,17 @@ class AnyHistory(RuleBasedStateMachine):
         match command:
             case SpawnWorkers():
                 assert not self.alive, "a new round starts only when the old workers are gone"
+                assert not self.has_named_stuck, "and not beside what the kernel did not let go"
                 self.starts += 1
                 self.alive = set(range(self.nproc))
                 return [WorkersSpawned({one: 100 + one for one in self.alive})]
+            case NameStuck():
+                self.has_named_stuck = True
             case SignalTree(signal=9):
-                self.children_left = False
+                self.children_left &= self.is_stuck
                 self.to_report.update(dict.fromkeys(self.alive, -9))
                 self.alive.clear()
-                return [TreeEmptied()]
+                return [] if self.children_left else [TreeEmptied()]
             case SignalTree():
                 return [] if self.children_left or self.alive else [TreeEmptied()]
             case CollectEvidence():
@@ -685,6 +714,7 @@ class AnyHistory(RuleBasedStateMachine):
             case Finish():
                 assert not self.alive, "nothing is left at the end"
                 assert self.machine.state is AgentState.ENDED
+                assert command.verdict.exit_code or not self.has_named_stuck, "that is no success"
         return []
 
     @precondition(lambda self: self.machine.state is AgentState.WAITING)
@@ -698,6 +728,9 @@ class AnyHistory(RuleBasedStateMachine):
             [
                 events.StopRound("lost", None),
                 events.StopRound("silence", 1.0),
+                events.StopRound("a node leaves", cause=StopCause.PLANNED),
+                events.StopRound("a worker failed", cause=StopCause.FAILURE),
+                events.JobDecided(STOPPED),
                 events.StopRound("late", None, True),
                 events.JobDecided(SUCCESS),
                 events.MeetingFailed("no store"),

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import Enum, auto
-from signal import SIGTERM, Signals
 from typing import Any, ClassVar
 
 from phalanx.agent import sentences
 from phalanx.agent.events import (
-    CheckpointTold,
     CollectEvidence,
     EvidenceCollected,
     Finish,
     JobBegan,
     PassOn,
     SignalPassed,
+    WorkerTold,
 )
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     DeadlinePassed,
     ExceptionSeen,
@@ -40,13 +40,15 @@ from phalanx.agent.group import (
     WorkersExited,
     WorkersSpawned,
 )
+from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
+from phalanx.agent.outcomes import is_failure, place_given_up, report_of
 from phalanx.agent.passing import PassedSignals
-from phalanx.agent.policy import Budget, GiveUp, decide, describe
-from phalanx.agent.testimony import failures_text, verdict_from
-from phalanx.agent.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict, judge
+from phalanx.agent.policy import RestartPolicy, exclusion
+from phalanx.agent.testimony import verdict_from
+from phalanx.agent.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.multiprocessing.machine import SAME_REQUEST_S, StopRepeated
+from phalanx.multiprocessing.machine import StopRepeated
 from phalanx.rendezvous import events
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
@@ -69,30 +71,32 @@ class AgentState(Enum):
 class AgentMachine(Machine[AgentState]):
     """See the module's docstring. ``verdict`` is known from state CLOSING on."""
 
+    group_kind: ClassVar[type[GroupMachine]] = GroupMachine
+
     def __init__(
         self,
         nproc: int,
         *,
         membership: Membership,
-        max_restarts: int,
-        grace_s: float,
+        restarts: RestartPolicy,
+        graces: Graces,
         straggler_s: float | None = None,
         pass_signals: Collection[int] = (),
+        stops_all_as: str | None = None,
     ) -> None:
         self.state = AgentState.NEW
         self.verdict: Verdict | None = None
         self.membership = membership
         self._nproc = nproc
-        self._grace_s = grace_s
-        self._max_restarts = max_restarts
+        self._graces = graces
+        self._restarts = restarts
         self._straggler_s = straggler_s
-        self._asked: StopAsked | None = None
-        self._asked_at = 0.0
+        self._leaving = Leaving(stops_all_as)
         self._passed = PassedSignals(pass_signals)
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self._round: Round | None = None
-        self.group = GroupMachine(nproc, grace_s=grace_s)
+        self.group = self.group_kind(nproc, grace_s=graces.restart_s)
 
     def step(self, event: object, now: float) -> list[Any]:
         """As the base; a deadline of the membership that has passed comes first, whatever the event is.
@@ -134,18 +138,12 @@ class AgentMachine(Machine[AgentState]):
     def _ask_group(self, event: object, now: float) -> list[Any]:
         was = self.group.state
         commands = self.group.step(event, now)
-        if was in (GroupState.STARTING, GroupState.RUNNING) and self._has_failed(event):
+        if was in (GroupState.STARTING, GroupState.RUNNING) and is_failure(event):
             commands += self._tell(events.WorkerFailed(), now)
         if self.group.state is GroupState.ENDED and self.state in (AgentState.RUNNING, AgentState.LEAVING):
             self.state = AgentState.COLLECTING
             commands = [*commands, CollectEvidence(self.group.exits())]
         return commands
-
-    @staticmethod
-    def _has_failed(event: object) -> bool:
-        if isinstance(event, WorkersExited):
-            return any(code != 0 for code in event.codes.values())
-        return isinstance(event, SpawnFailed)
 
     def _exception_seen(self, event: ExceptionSeen, now: float) -> list[Any]:
         return [*self._ask_group(event, now), *self._tell(events.FirstSignSeen(event.message), now)]
@@ -156,50 +154,69 @@ class AgentMachine(Machine[AgentState]):
         return self._ask_group(event, now)
 
     def _stop_before_begin(self, event: StopAsked, now: float) -> list[Any]:
-        self._asked = event
-        self.verdict = self._stopped()
+        self._leaving.note(event, now)
+        self.verdict = self._leaving.stopped()
         self.state = AgentState.ENDED
         return [Finish(self.verdict)]
 
     def _stop_without_workers(self, event: StopAsked, now: float) -> list[Any]:
-        self._asked, self._asked_at = event, now
-        commands = self._tell(events.LeaveAsked(), now)
-        return [*commands, *self._close(self._stopped(), now)]
+        commands = self._tell(self._leaving.note(event, now), now)
+        return [*commands, *self._close(self._leaving.stopped(), now)]
 
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
-        self._asked, self._asked_at = event, now
         self.state = AgentState.LEAVING
-        told = Say(sentences.asked(event, self._nproc, is_stopping=self.group.state is GroupState.STOPPING))
-        return [told, *self._tell(events.LeaveAsked(), now), *self._ask_group(event, now)]
+        request = warned(event, self._graces)
+        told = Say(sentences.asked(request, self._nproc, is_stopping=self.group.state is GroupState.STOPPING))
+        return [told, *self._tell(self._leaving.note(event, now), now), *self._ask_group(request, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
         return self._ask_group(StopRepeated(), now)
 
     def _remember_stop(self, event: StopAsked, now: float) -> list[Any]:
-        if self._asked is not None:
-            return []
-        self._asked, self._asked_at = event, now  # the first one names the exit code
-        return self._tell(events.LeaveAsked(), now)
+        return [] if self._leaving.is_asked else self._tell(self._leaving.note(event, now), now)
 
     def _hurry(self, event: StopAsked, now: float) -> list[Any]:
-        if self._asked is not None and now - self._asked_at < SAME_REQUEST_S:
+        if self._leaving.is_double(now):
             return []  # the double of the request that ended the workers, or found none
         return self._tell(events.HurryAsked(), now)
 
     def _judge(self, event: EvidenceCollected, now: float) -> list[Any]:
         self.state = AgentState.WAITING
-        report = self._report(event.failures)
-        commands = self._tell(events.WorkersGone(report), now)
+        report = report_of(
+            event.failures,
+            was_stopped=self.group.was_stopped,
+            stopped=self.group.stopped_ranks,
+            has_own_reason=self._was_cut or self._leaving.is_asked,
+            step=event.step,
+            checkpoint=event.checkpoint,
+        )
+        if self.group.is_stuck:
+            return self._give_up_place(report, event.failures, now)
+        excluded = exclusion(event.failures, self._restarts)
+        commands = self._tell(events.NodeExcluded(excluded), now) if excluded else []
+        commands += self._tell(events.WorkersGone(report), now)
         if self.state is not AgentState.WAITING:
             return commands  # the job was decided at once
         if self._ended_by_us:
             assert self.verdict is not None, "the end came before the workers had gone"
             return [*commands, *self._close(self.verdict, now)]
-        if self._asked is not None and report.outcome is Outcome.SUCCEEDED:
+        if not self._leaving.is_asked:
+            return commands
+        if report.outcome is Outcome.SUCCEEDED and not self._leaving.is_for_all:
             return [*commands, *self._close(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
-        if self._asked is not None:
-            return [*commands, *self._close(self._judge_after_stop(event.failures), now)]
-        return commands
+        return [*commands, *self._close(self._judge_after_stop(event.failures), now)]
+
+    def _give_up_place(self, report: Report, failures: Sequence[Failure], now: float) -> list[Any]:
+        """Something of the job is left that nobody can kill: no round may run beside it on this node."""
+        self.state = AgentState.CLOSING  # whatever the others decide now is not about this node
+        commands = [*self._tell(events.LeaveAsked(), now), *self._tell(events.WorkersGone(report), now)]
+        if self.verdict is not None and self.verdict.exit_code:
+            verdict = self.verdict
+        elif self._leaving.is_asked:
+            verdict = self._judge_after_stop(failures)
+        else:
+            verdict = place_given_up(failures)
+        return [*commands, *self._close(verdict, now)]
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         if not self._passed.is_new_here(event.signal, now):
@@ -211,8 +228,8 @@ class AgentMachine(Machine[AgentState]):
             return []
         return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice.number, now) else []
 
-    def _checkpoint(self, event: CheckpointTold, now: float) -> list[Any]:
-        return self._tell(events.CheckpointDone(event.step), now)
+    def _told_by_worker(self, event: WorkerTold, now: float) -> list[Any]:
+        return self._tell(event.what, now)
 
     # What the membership notices
 
@@ -232,7 +249,7 @@ class AgentMachine(Machine[AgentState]):
         self.state = AgentState.RUNNING
         self._round = notice.round
         self._was_cut = False
-        self.group = GroupMachine(self._nproc, grace_s=self._grace_s, straggler_s=self._straggler_s)
+        self.group = self.group_kind(self._nproc, grace_s=self._graces.restart_s, straggler_s=self._straggler_s)
         return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
@@ -240,20 +257,30 @@ class AgentMachine(Machine[AgentState]):
             return []
         if notice.are_stragglers and self.group.state is GroupState.RUNNING:
             return self._ask_group(StragglersFound(), now)
-        grace_s = self._grace_s if notice.grace_s is None else min(notice.grace_s, self._grace_s)
         self._was_cut |= notice.is_own
+        if self.group.state is GroupState.STOPPING and notice.grace_s is None:
+            return []  # for another reason already, with a grace of its own
+        return self._stop_workers(notice.reason, request_of(notice, self._graces), now)
+
+    def _stop_workers(self, reason: str, request: StopAsked, now: float) -> list[Any]:
         if self.group.state is GroupState.STOPPING:
-            # They are being stopped for another reason already; only a shorter time is news.
-            return self._ask_group(StopAsked(SIGTERM, grace_s), now) if grace_s < self._grace_s else []
-        told = Say(sentences.stopped_for(notice.reason, self._nproc, grace_s))
-        return [told, *self._ask_group(StopAsked(SIGTERM, grace_s), now)]
+            return self._ask_group(request, now)  # only a shorter time is news
+        told = Say(sentences.stopped_for(reason, self._nproc, request))
+        return [told, *self._ask_group(request, now)]
 
     def _decided(self, notice: events.JobDecided, now: float) -> list[Any]:
         try:
             verdict = verdict_from(notice.text)
         except ValueError as reason:
             verdict = Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=str(reason))
-        return self._end_by(verdict, now)
+        if self._leaving.is_for_all and self.state is not AgentState.CLOSING:
+            # Ours, or another one that was there before: all nodes end by the same.
+            self.verdict, self._ended_by_us = verdict, True
+            return []
+        told: list[Any] = []
+        if verdict.ending is Ending.STOPPED and self.state in (AgentState.WAITING, AgentState.COLLECTING):
+            told = [Say(verdict.reason)]
+        return [*told, *self._end_by(verdict, now)]
 
     def _not_met(self, notice: events.MeetingFailed, now: float) -> list[Any]:
         code = EX_USAGE if notice.is_mistake else EX_UNAVAILABLE
@@ -267,46 +294,20 @@ class AgentMachine(Machine[AgentState]):
         """The job is over, whoever says so: at once without workers, else when they are gone."""
         if self.state is AgentState.WAITING:
             return self._close(verdict, now)
-        if self.state in (AgentState.CLOSING, AgentState.ENDED) or self._asked is not None:
+        if self.state in (AgentState.CLOSING, AgentState.ENDED) or self._leaving.is_asked:
             return []  # who was told to stop ends by that
         self.verdict = verdict
         self._ended_by_us = True
-        if self.state is AgentState.RUNNING:
-            return self._stop_round(events.StopRound(verdict.reason or "the job is over"), now)
-        return []
+        if self.state is not AgentState.RUNNING:
+            return []
+        request = request_by(verdict, self._graces)
+        return self._stop_workers(verdict.reason or "the job is over", request, now)
 
     # Parts of arrows
 
-    def _report(self, failures: Sequence[Failure]) -> Report:
-        if not failures and not self.group.was_stopped:
-            return Report(outcome=Outcome.SUCCEEDED)
-        has_own_reason = self._was_cut or self._asked is not None
-        if any(not one.is_collateral for one in failures):
-            evidence = failures_text(failures)
-            return Report(outcome=Outcome.FAILED, evidence=evidence, has_own_reason=has_own_reason)
-        return Report(outcome=Outcome.STOPPED, has_own_reason=has_own_reason)
-
-    def _stopped(self) -> Verdict:
-        assert self._asked is not None, "a job is stopped because somebody asked"
-        signal = self._asked.signal
-        return Verdict(
-            ending=Ending.STOPPED, exit_code=128 + signal, reason=f"stopped by {Signals(signal).name}"
-        )
-
     def _judge_after_stop(self, failures: Sequence[Failure]) -> Verdict:
-        """A failure that came before the request is still the end of the job, unless it would have been retried.
-
-        Where a connection to another node broke, that node has failed or left, and it is blamed there.
-        """
-        assert self._asked is not None, "somebody asked"
         assert self._round is not None, "workers are of a round"
-        is_alone = self._round.group_world_size == 1
-        own = [one for one in failures if not one.is_collateral and (is_alone or not one.is_secondary)]
-        budget = Budget(max_restarts=self._max_restarts, charged=self._round.restart_count)
-        if own and isinstance(decide(own, budget), GiveUp):
-            name = Signals(self._asked.signal).name
-            return judge(failures, reason=f"{describe(own[0])} before {name} arrived")
-        return self._stopped()
+        return self._leaving.judge(failures, self._round, self._restarts)
 
     def _close(self, verdict: Verdict, now: float) -> list[Any]:
         self.state = AgentState.CLOSING
@@ -365,11 +366,11 @@ class AgentMachine(Machine[AgentState]):
             AgentState.RUNNING: _exception_seen,
             AgentState.LEAVING: _exception_seen,
         },
-        CheckpointTold: {
+        WorkerTold: {
             **_GROUP_OR_LATE,
             AgentState.NEW: _EARLY,
-            AgentState.RUNNING: _checkpoint,
-            AgentState.LEAVING: _checkpoint,
+            AgentState.RUNNING: _told_by_worker,
+            AgentState.LEAVING: _told_by_worker,
         },
         TreeEmptied: _GROUP_OR_LATE,
         MembersRemain: _GROUP_OR_LATE,

@@ -16,24 +16,34 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent import messages
 from phalanx.agent.channel import ChannelServer, new_socket_folder
 from phalanx.agent.console import Console
+from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import CheckpointTold, JobBegan, SignalPassed
+from phalanx.agent.events import JobBegan, SignalPassed, WorkerTold
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
 from phalanx.agent.keeper import Keeper
+from phalanx.agent.last_words import last_words
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.membership import Membership
-from phalanx.agent.messages import CheckpointDone, ExceptionRecorded, ExcludeAsked
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
 from phalanx.agent.processes import Processes
-from phalanx.agent.report import bug_report, failure_report, save_flight
 from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, Host, JobSpec
-from phalanx.agent.verdict import Ending, Verdict
+from phalanx.agent.verdict import Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.descriptors import make_room
-from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, PortNotHeld, ReleasePort, Slept
+from phalanx.rendezvous.events import (
+    CheckpointDone,
+    Fence,
+    HoldPort,
+    NodeExcluded,
+    PortHeld,
+    PortNotHeld,
+    ReleasePort,
+    Slept,
+)
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.ports import HeldPort, hold_port
@@ -104,6 +114,7 @@ class Node:
             await self._channel.close()
             await self._session.aclose()
             self._processes.tree.close()
+            self._processes.evidence.postmortem.close()
             self._release_port(None)
             if self._alarm is not None:
                 os.close(self._alarm)
@@ -117,21 +128,20 @@ class Node:
         spec = self._spec
         membership: Membership
         if spec.make_handler is None:
-            membership = MemberMachine(spec.membership, leader_policy(spec.max_restarts))
+            membership = MemberMachine(spec.membership, leader_policy(spec.restarts))
         else:
             from phalanx.rendezvous.foreign_machine import ForeignMachine
 
-            membership = ForeignMachine(
-                spec.membership, leader_policy(spec.max_restarts), backend=spec.backend
-            )
+            membership = ForeignMachine(spec.membership, leader_policy(spec.restarts), backend=spec.backend)
         self._driver = Driver(
             AgentMachine(
                 spec.nproc,
                 membership=membership,
-                max_restarts=spec.max_restarts,
-                grace_s=spec.grace_s,
+                restarts=spec.restarts,
+                graces=spec.graces,
                 straggler_s=spec.membership.straggler_s,
                 pass_signals=spec.pass_signals,
+                stops_all_as=spec.membership.host if spec.stop_all else None,
             ),
             on_bug=self._unwatch,
             look_first=self._look_at_the_clocks,
@@ -180,7 +190,7 @@ class Node:
         if self._driver.bug is not None and workers is not None:
             # On a thread, because what is wrong with this loop is not known; the keeper does it if we are interrupted.
             try:
-                ending = self._loop.run_in_executor(None, workers.end_at_once, self._spec.grace_s)
+                ending = self._loop.run_in_executor(None, workers.end_at_once, self._spec.graces.stop_s)
                 await self._or_hurry(ending)
             except Exception as second:  # noqa: BLE001 # one bug seldom comes alone; the first is the one to report
                 self._driver.flight.add(self._loop.time(), "BUG", second, [])
@@ -205,22 +215,15 @@ class Node:
             await work
 
     def _last_words(self, verdict: Verdict) -> str:
-        if verdict.ending is not Ending.FAILED:
-            return ""
-        bug, log_folder = self._driver.bug, self._spec.logs.run_log_dir
-        flight_path = save_flight(self._driver.flight, log_folder, is_bug=bug is not None)
-        if bug is not None:
-            return bug_report(bug, flight_path)
-        evidence, settled = self._processes.evidence, self._processes.round
-        evidence.hand_up(verdict, self._spec.error_file)
-        return failure_report(
+        return last_words(
             verdict,
-            evidence.processes,
             name=self._spec.name,
-            has_run=settled is not None,
-            restart_count=settled.restart_count if settled is not None else 0,
-            log_folder=log_folder,
-            stderr_tail=evidence.tail_of_cause(verdict),
+            has_run=self._processes.round is not None,
+            log_dir=self._spec.logs.run_log_dir,
+            flight=self._driver.flight,
+            bug=self._driver.bug,
+            error_file=self._spec.error_file,
+            report_file=self._spec.report_file,
         )
 
     # Events
@@ -234,7 +237,7 @@ class Node:
         if host.is_gone:
             self._loop.remove_reader(host.fileno())
             # Nobody is left to ask a second time: a console that nobody reads must not hold us for ever.
-            self._loop.call_later(self._spec.grace_s, self._hurry.set)
+            self._loop.call_later(self._spec.graces.stop_s, self._hurry.set)
             if not self._is_told_to_stop:  # a host that has asked, and ends before we do, is in no hurry
                 self._on_stop_signal(signal.SIGTERM)
 
@@ -242,16 +245,20 @@ class Node:
         self._is_told_to_stop = True
         if self._driver.ended.done():
             self._hurry.set()
-        self._driver.post(StopAsked(number, self._spec.grace_s))
+        self._driver.post(StopAsked(number, self._spec.graces.stop_s))
 
     def _on_message(self, local_rank: int, message: object) -> None:
         if isinstance(message, ExceptionRecorded):
             self._processes.told(local_rank, message)
             self._driver.post(ExceptionSeen(local_rank, message.monotonic_ns / 1e9, message.message[:200]))
-        elif isinstance(message, CheckpointDone):
-            self._driver.post(CheckpointTold(message.step))
+        elif isinstance(message, messages.CheckpointDone):
+            self._processes.progress.checkpoint_done(message.step)
+            self._driver.post(WorkerTold(CheckpointDone(message.step)))
+        elif isinstance(message, ProgressMade):
+            self._processes.progress.made(message.step)
         elif isinstance(message, ExcludeAsked):
-            self._console.say(f"local rank {local_rank} asks to exclude this node: {message.reason}")
+            reason = one_line(message.reason) or "it gave no reason"
+            self._driver.post(WorkerTold(NodeExcluded(f"local rank {local_rank} asks for it: {reason}")))
 
     def _on_refusal(self, what: str, reason: str) -> None:
         self._refusals += 1

@@ -79,7 +79,8 @@ def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
 
     # asyncio's runner would turn SIGINT into a cancelled task. Ours is a stop signal, or the user wants none of
     # it; until the driver has taken it over, a keyboard interrupt has nothing to stop.
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     async def drive() -> Ended:
         return await Node(spec, keeper, console).run()

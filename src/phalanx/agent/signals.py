@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable
 
 __all__ = ["watch_signals"]
 
+# Not SIGTERM: who ignores it on our behalf has left no polite way to end the job.
+KEPT_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
 
 def watch_signals(
     loop: asyncio.AbstractEventLoop,
@@ -20,7 +23,8 @@ def watch_signals(
 ) -> tuple[int, ...]:
     """Have the loop tell of these signals and of children's ends; returns those that are watched.
 
-    A signal in both lists stops. A hang-up that was ignored when we began (``nohup``) stays ignored.
+    A signal in both lists stops. A hang-up that was ignored when we began (``nohup``) stays ignored, and so do SIGINT
+    and SIGQUIT: a shell starts what is to run in its background so, and Ctrl-C is then not meant for it.
     """
     # A mask that was inherited would keep the stop signals from us; the workers shall hear them, too.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stop)
@@ -28,7 +32,7 @@ def watch_signals(
     for number in pass_on:
         calls[number] = _with(on_pass, number)
     for number in stop:
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        if number not in KEPT_IGNORED or signal.getsignal(number) is not signal.SIG_IGN:
             calls[number] = _with(on_stop, number)
     for number, call in calls.items():
         loop.add_signal_handler(number, call)
