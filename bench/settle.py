@@ -21,8 +21,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
+from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
     Say,
@@ -33,7 +35,7 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
 from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, ReleasePort
 from phalanx.rendezvous.machine import MemberMachine
@@ -146,8 +148,10 @@ class Agent:
             last_call_s=OURS_LIMIT_S,
             drain_s=0.0,
         )
-        membership = MemberMachine(settings, leader_policy(0))
-        self.driver = Driver(AgentMachine(1, membership=membership, max_restarts=0, grace_s=1.0))
+        membership = MemberMachine(settings, leader_policy(RestartPolicy()))
+        self.driver = Driver(
+            AgentMachine(1, membership=membership, restarts=RestartPolicy(), graces=Graces.alike(1.0))
+        )
         self._session = Session(open_store, self.driver.post, ttl_s=TTL_S, on_bug=self.driver.found_bug)
         own: dict[type, Callable[[Any], None]] = {
             AnnounceStop: _nothing,

@@ -195,7 +195,7 @@ def test_the_same_words_bring_the_same_nodes_together(
     conf = RendezvousParameters("x", "x", "x", 1, 1, **theirs.rdzv_configs)
 
     assert (member.min_nodes, member.max_nodes) == (theirs.min_nodes, theirs.max_nodes)
-    assert (member.slots, member.max_restarts) == (theirs.nproc_per_node, theirs.max_restarts)
+    assert (member.slots, ours.restarts.max_restarts) == (theirs.nproc_per_node, theirs.max_restarts)
     assert (member.run_id or "none") == theirs.run_id
     assert member.local_addr == theirs.local_addr
     if theirs.rdzv_backend == "static":

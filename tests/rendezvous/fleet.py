@@ -19,7 +19,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.agent.events import CheckpointTold, CollectEvidence, EvidenceCollected, Finish, JobBegan, PassOn
+from phalanx.agent.decisions import leader_policy
+from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan, PassOn, WorkerTold
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
     DeadlinePassed,
@@ -33,7 +35,7 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine, AgentState
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.verdict import Failure, Verdict
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.rendezvous import events
@@ -111,7 +113,7 @@ class Fleet:
 
     def checkpoint(self, name: str, step: int = 1) -> None:
         """A worker has finished a checkpoint."""
-        self[name].post(CheckpointTold(step))
+        self[name].post(WorkerTold(events.CheckpointDone(step)))
         self.work()
 
     def kill(self, *names: str) -> None:
@@ -626,15 +628,16 @@ class Agent:
         self.outside_address = settings.pop("outside_address", "")
         self.is_host = settings.pop("is_host", False)
         grace_s = settings.pop("grace_s", 30.0)
+        restarts = RestartPolicy(max_restarts=settings.pop("max_restarts", 0))
         self.nproc = settings["slots"]
         self.settings = {"node_id": name, "host": name, **settings}
         membership = MembershipSettings(**self.settings)
-        self.member = MemberMachine(membership, leader_policy(membership.max_restarts))
+        self.member = MemberMachine(membership, leader_policy(restarts))
         self.machine = AgentMachine(
             self.nproc,
             membership=self.member,
-            max_restarts=membership.max_restarts,
-            grace_s=grace_s,
+            restarts=restarts,
+            graces=Graces.alike(grace_s),
             straggler_s=membership.straggler_s,
         )
         self.link = Link(self)

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from tests.rendezvous.halls import Hall, HallHandler
 
+from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
     Exit,
@@ -24,7 +26,7 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.verdict import Ending, Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
@@ -51,7 +53,7 @@ class Agent:
     def __init__(
         self, name: str, make_handler: Callable[[], RendezvousHandler], *, nproc: int = 1, **settings: Any
     ) -> None:
-        max_restarts = settings.pop("max_restarts", 0)
+        restarts = RestartPolicy(max_restarts=settings.pop("max_restarts", 0))
         self.settings = MembershipSettings(
             run_id="job", node_id=name, host=name, slots=nproc, min_nodes=1, max_nodes=9, **settings
         )
@@ -59,9 +61,9 @@ class Agent:
         self.rounds: list[Round] = []
         self.is_running = False
         self._changed = asyncio.Event()
-        self.membership = ForeignMachine(self.settings, leader_policy(max_restarts), backend="hall")
+        self.membership = ForeignMachine(self.settings, leader_policy(restarts), backend="hall")
         self.driver = Driver(
-            AgentMachine(nproc, membership=self.membership, max_restarts=max_restarts, grace_s=5.0)
+            AgentMachine(nproc, membership=self.membership, restarts=restarts, graces=Graces.alike(5.0))
         )
         self.session = ForeignSession(
             make_handler,
@@ -492,7 +494,7 @@ def machine(**settings: Any) -> ForeignMachine:
     record = MembershipSettings(
         run_id="job", node_id="a", host="a", slots=1, min_nodes=1, max_nodes=2, **settings
     )
-    return ForeignMachine(record, leader_policy(0), backend="hall")
+    return ForeignMachine(record, leader_policy(RestartPolicy()), backend="hall")
 
 
 def test_every_void_pair_says_why_and_changes_nothing() -> None:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
+from phalanx.agent.decisions import leader_policy
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     DeadlinePassed,
     SpawnWorkers,
@@ -19,7 +21,7 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.verdict import Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
@@ -51,7 +53,7 @@ def foreign_machine(max_restarts: int = 1, **settings: Any) -> ForeignMachine:
     record = MembershipSettings(
         run_id="job", node_id="a", host="a", slots=1, min_nodes=1, max_nodes=2, **settings
     )
-    return ForeignMachine(record, leader_policy(max_restarts), backend="hall")
+    return ForeignMachine(record, leader_policy(RestartPolicy(max_restarts=max_restarts)), backend="hall")
 
 
 class World:
@@ -59,7 +61,8 @@ class World:
 
     def __init__(self, max_restarts: int) -> None:
         self.membership = foreign_machine(max_restarts)
-        self.agent = AgentMachine(1, membership=self.membership, max_restarts=max_restarts, grace_s=5.0)
+        restarts = RestartPolicy(max_restarts=max_restarts)
+        self.agent = AgentMachine(1, membership=self.membership, restarts=restarts, graces=Graces.alike(5.0))
         self.now = 0.0
         self.verdict: Verdict | None = None
         self.has_worker = False

@@ -34,7 +34,7 @@ from phalanx.rendezvous.stored import (
     decode,
     encode,
 )
-from phalanx.rendezvous.view import Here, JobView, View
+from phalanx.rendezvous.view import Here, JobView, RoundTimes, View
 from phalanx.store.port import Batch, Change, Compare, Delete, Field, KeyValue, Operation, Put
 
 KEYS = JobKeys("job")
@@ -53,7 +53,12 @@ class Asked:
             self.questions.append(reports)
             return self.answer
 
-        return Policy(decide, lambda: "succeeded", lambda reason: f"not formed: {reason}")
+        return Policy(
+            decide,
+            lambda reports: f"{reports.round.policy_state} passed",
+            lambda _: "succeeded",
+            lambda reason, _: f"not formed: {reason}",
+        )
 
 
 AGAIN = NextRound(restart_count=1, policy_state="s", reason="restart 1")
@@ -364,9 +369,11 @@ def leading() -> Leading:
 def test_each_decision_is_guarded_by_the_leadership_the_round_and_the_verdict() -> None:
     one = leading()
     pending = Pending()
-    assert one.decide(job_view(), pending, NOW) == [], "before the nodes are listed nothing is known"
+    assert one.decide(job_view(), RoundTimes(), pending, NOW) == [], (
+        "before the nodes are listed nothing is known"
+    )
     one.hear(events.KeysListed(KEYS.nodes, 9, (kv(KEYS.here("a"), encode(A[1].node), 3),)))
-    (command,) = one.decide(job_view(), pending, NOW)
+    (command,) = one.decide(job_view(), RoundTimes(), pending, NOW)
     assert isinstance(command, Transact)
     assert command.purpose == LEAD
     assert command.compares == (
@@ -374,15 +381,15 @@ def test_each_decision_is_guarded_by_the_leadership_the_round_and_the_verdict() 
         Compare(KEYS.round, Field.MOD_REVISION, 0),
         Compare(KEYS.verdict, Field.CREATE_REVISION, 0),
     )
-    assert one.decide(job_view(), pending, NOW) == [], "one at a time"
+    assert one.decide(job_view(), RoundTimes(), pending, NOW) == [], "one at a time"
 
 
 def test_nothing_more_is_decided_until_the_watch_has_told_of_the_last_decision() -> None:
     one = leading()
     one.hear(events.KeysListed(KEYS.nodes, 9, ()))
     one.succeeded(21)
-    assert one.decide(job_view(revision=20), Pending(), NOW) == []
-    assert one.decide(job_view(revision=21), Pending(), NOW) != []
+    assert one.decide(job_view(revision=20), RoundTimes(), Pending(), NOW) == []
+    assert one.decide(job_view(revision=21), RoundTimes(), Pending(), NOW) != []
 
 
 def test_the_members_of_a_round_are_read_once_and_again_for_another_round() -> None:
@@ -390,15 +397,15 @@ def test_the_members_of_a_round_are_read_once_and_again_for_another_round() -> N
     one.hear(events.KeysListed(KEYS.nodes, 9, ()))
     settled = kv(KEYS.round, encode(RoundRecord(number=3, phase=Phase.SETTLED, previous=2)), 10)
     job = job_view(settled)
-    assert one.decide(job, Pending(), NOW) == [Read(KEYS.members(3))]
-    assert one.decide(job, Pending(), NOW) == [], "it is on its way"
+    assert one.decide(job, RoundTimes(), Pending(), NOW) == [Read(KEYS.members(3))]
+    assert one.decide(job, RoundTimes(), Pending(), NOW) == [], "it is on its way"
     one.read(KeyRead(KEYS.members(3), kv(KEYS.members(3), encode(Members(members=MEMBERS)), 10)))
-    (command,) = one.decide(job, Pending(), NOW)
+    (command,) = one.decide(job, RoundTimes(), Pending(), NOW)
     assert b"were lost" in command.then[0].value or b"was lost" in command.then[0].value
     joining = kv(KEYS.round, encode(RoundRecord(number=4, phase=Phase.JOINING, previous=3)), 11)
-    one.decide(job_view(joining), Pending(), NOW)
+    one.decide(job_view(joining), RoundTimes(), Pending(), NOW)
     other = kv(KEYS.round, encode(RoundRecord(number=9, phase=Phase.JOINING, previous=8)), 12)
-    assert one.decide(job_view(other), Pending(), NOW) == [Read(KEYS.members(8))]
+    assert one.decide(job_view(other), RoundTimes(), Pending(), NOW) == [Read(KEYS.members(8))]
 
 
 def test_who_leads_no_more_watches_no_more_and_decides_nothing() -> None:
@@ -407,7 +414,7 @@ def test_who_leads_no_more_watches_no_more_and_decides_nothing() -> None:
     assert one.end() == [StopWatch(KEYS.nodes)]
     assert one.end() == []
     assert not one.is_leading
-    assert one.decide(job_view(), Pending(), NOW) == []
+    assert one.decide(job_view(), RoundTimes(), Pending(), NOW) == []
 
 
 def test_a_large_membership_is_not_looked_at_for_each_of_its_news() -> None:
@@ -415,14 +422,14 @@ def test_a_large_membership_is_not_looked_at_for_each_of_its_news() -> None:
     many = [kv(KEYS.here(f"n{i}"), encode(A[1].node), i + 1) for i in range(2 * NODES_FEW)]
     one.hear(events.KeysListed(KEYS.nodes, 9, tuple(many)))
     joining = kv(KEYS.round, encode(RoundRecord(number=1, phase=Phase.JOINING)), 19)
-    assert one.decide(job_view(joining), Pending(), NOW) == []
+    assert one.decide(job_view(joining), RoundTimes(), Pending(), NOW) == []
     one.hear(
         events.KeyChanged(
             KEYS.nodes, Batch(30, (Change(kv(KEYS.joined(1, "n0"), encode(Joined(registration=1)), 30)),))
         )
     )
-    assert one.decide(job_view(joining), Pending(), NOW) == []
+    assert one.decide(job_view(joining), RoundTimes(), Pending(), NOW) == []
     assert one.deadline is not None
     assert NOW < one.deadline < NOW + 0.1
-    one.decide(job_view(joining), Pending(), NOW + 0.1)
+    one.decide(job_view(joining), RoundTimes(), Pending(), NOW + 0.1)
     assert one.deadline > NOW + 0.1

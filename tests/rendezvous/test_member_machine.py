@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.rendezvous.fleet import Agent, Fleet
 
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.decisions import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.rendezvous import events
 from phalanx.rendezvous.keys import JobKeys
@@ -100,7 +101,7 @@ def member_in(state: MemberState) -> MemberMachine:
     membership = MembershipSettings(
         run_id="job", node_id="a", host="a", slots=1, min_nodes=2, max_nodes=2, ttl_s=15.0
     )
-    machine = MemberMachine(membership, leader_policy(0))
+    machine = MemberMachine(membership, leader_policy(RestartPolicy()))
     present = [
         events.MeetingBegan(),
         OPENED,

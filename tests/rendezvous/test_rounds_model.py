@@ -81,7 +81,7 @@ def _decide(reports: RoundReports) -> NextRound | EndJob:
     return NextRound(restart_count=count, policy_state="", reason=f"restart {count}")
 
 
-POLICY = Policy(_decide, lambda: "succeeded", lambda reason: f"not formed: {reason}")
+POLICY = Policy(_decide, lambda _: "", lambda _: "succeeded", lambda reason, _: f"not formed: {reason}")
 
 
 class Connection:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from phalanx.agent.group import Exit
 from phalanx.agent.verdict import Failure, Verdict
 from phalanx.records import Struct
+from phalanx.rendezvous.events import CheckpointDone, NodeExcluded
 
 __all__ = [
-    "CheckpointTold",
     "CollectEvidence",
     "EvidenceCollected",
     "Finish",
     "JobBegan",
     "PassOn",
     "SignalPassed",
+    "WorkerTold",
 ]
 
 # Events
@@ -27,6 +28,10 @@ class EvidenceCollected(Struct):
     """Logs are drained and error files read: the failures of the round that ended (empty when all succeeded)."""
 
     failures: tuple[Failure, ...]
+    step: int | None = None
+    """The furthest that the round's workers told of."""
+    checkpoint: int | None = None
+    """The furthest checkpoint that they told of."""
 
 
 class SignalPassed(Struct):
@@ -35,10 +40,10 @@ class SignalPassed(Struct):
     signal: int
 
 
-class CheckpointTold(Struct):
-    """A worker says that it has finished a checkpoint."""
+class WorkerTold(Struct):
+    """A worker says something that the other nodes should know, or this one remember."""
 
-    step: int
+    what: CheckpointDone | NodeExcluded
 
 
 # Commands

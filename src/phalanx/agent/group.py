@@ -144,6 +144,8 @@ class Exit(Struct):
     why_not_started: str = ""
     is_straggler: bool = False
     """It was stopped because it still ran long after others had ended; that is its failure."""
+    is_void: bool = False
+    """It was to be started again alone when the group was stopped: that failure has its answer, or needs none."""
 
 
 class GroupMachine(Machine[GroupState]):
@@ -176,6 +178,13 @@ class GroupMachine(Machine[GroupState]):
     def was_stopped(self) -> bool:
         """Some worker was asked to stop while it ran."""
         return bool(self._stopped_at)
+
+    @property
+    def stopped_ranks(self) -> list[int]:
+        """Global ranks of those that were asked to stop, but for stragglers, who have failed by that."""
+        if self.round is None:
+            return []
+        return [self.round.rank(one) for one in self._stopped_at if one not in self._stragglers]
 
     @property
     def is_stuck(self) -> bool:

@@ -133,8 +133,11 @@ class Node:
             from phalanx.rendezvous.foreign_machine import ForeignMachine
 
             membership = ForeignMachine(spec.membership, leader_policy(spec.restarts), backend=spec.backend)
+        agent = AgentMachine
+        if spec.restart_scope == "worker":
+            from phalanx.agent.singly import SinglyAgent as agent  # noqa: N813 # one of the two kinds
         self._driver = Driver(
-            AgentMachine(
+            agent(
                 spec.nproc,
                 membership=membership,
                 restarts=spec.restarts,

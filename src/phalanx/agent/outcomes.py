@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from phalanx.agent.group import SpawnFailed, WorkersExited
 from phalanx.agent.sentences import PLACE_GIVEN_UP
@@ -24,17 +24,18 @@ def report_of(
     failures: Sequence[Failure],
     *,
     was_stopped: bool,
+    stopped: Collection[int] = (),
     has_own_reason: bool,
     step: int | None = None,
     checkpoint: int | None = None,
 ) -> Report:
-    """This node's report. ``was_stopped``: some worker was asked to stop while it ran."""
+    """This node's report. ``was_stopped``: some worker was asked to stop while it ran; ``stopped``: which ranks."""
     if not failures and not was_stopped:
         return Report(outcome=Outcome.SUCCEEDED, step=step, checkpoint=checkpoint)
     has_failed = any(not one.is_collateral for one in failures)
     return Report(
         outcome=Outcome.FAILED if has_failed else Outcome.STOPPED,
-        evidence=failures_text(failures) if has_failed else "",
+        evidence=failures_text(failures if has_failed else (), stopped=stopped),
         has_own_reason=has_own_reason,
         step=step,
         checkpoint=checkpoint,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.console import Console
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn
 from phalanx.agent.evidence import Evidence
 from phalanx.agent.group import (
+    Exit,
     MembersRemain,
     SpawnFailed,
     SpawnWorkers,
@@ -25,12 +26,17 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.keeper import Keeper
 from phalanx.agent.messages import ExceptionRecorded
+from phalanx.agent.progress import Progress
 from phalanx.agent.spec import JobSpec
+from phalanx.agent.verdict import Failure
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.context import SpawnError
-from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
+from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.round import Round
+
+if TYPE_CHECKING:
+    from phalanx.agent.singles import Singles
 
 __all__ = ["Processes"]
 
@@ -64,16 +70,26 @@ class Processes:
         self.evidence = Evidence()
         self.lagging: list[Workers] = []
         """Earlier rounds whose last lines the console has not taken yet."""
+        self.progress = Progress()
+        """Of this round."""
+        self.perform: dict[type, Callable[[Any], None]] = {}
+        self._singles: Singles | None = None
+        if spec.restart_scope == "worker":
+            from phalanx.agent.singles import Singles
+
+            self._singles = Singles(self, driver)
+            self.perform.update(self._singles.perform)
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._tasks: set[asyncio.Task[None]] = set()
-        self.perform: dict[type, Callable[[Any], None]] = {
+        self.perform |= {
             CollectEvidence: self._collect_evidence,
-            NameStuck: self._name_stuck,
+            NameStuck: lambda _: self.say_stuck(self.tree),
             PassOn: self._pass_on,
             SignalTree: self._signal_tree,
             SignalWorkers: self._signal_workers,
             SpawnWorkers: self._spawn_workers,
+            WarnWorkers: self._pass_on,
         }
 
     def told(self, local_rank: int, message: ExceptionRecorded) -> None:
@@ -85,6 +101,13 @@ class Processes:
         for fd in self._watched:
             self._loop.remove_reader(fd)
         self._watched.clear()
+        if self._singles is not None:
+            self._singles.unwatch()
+
+    def forget(self, local_rank: int) -> None:
+        """This worker gets a successor: what it said, and how its machine was then, explains nothing any more."""
+        self._told.pop(local_rank, None)
+        self.evidence.postmortem.begin()
 
     # Starting
 
@@ -92,6 +115,7 @@ class Processes:
         self.round = command.round
         self.workers = None
         self._told.clear()
+        self.progress = Progress()
         try:
             workers = Workers(
                 self._spec, command.round, self._channel_path, keeper=self._keeper, tree=self.tree
@@ -151,14 +175,15 @@ class Processes:
         else:
             self._watch(self.tree.fileno(), self._on_tree_changed)
 
-    def _name_stuck(self, command: NameStuck) -> None:
-        for member in self.tree.members():
+    def say_stuck(self, tree: ProcessTree) -> None:
+        """Name those who did not end."""
+        for member in tree.members():
             self._console.say(
                 f"process {member.pid} ({member.command}, state {member.state}) was killed and the kernel does not "
                 "let it go; it may hold its devices until this machine is restarted"
             )
 
-    def _pass_on(self, command: PassOn) -> None:
+    def _pass_on(self, command: PassOn | WarnWorkers) -> None:
         if self.workers is None:
             return
         name = signal.Signals(command.signal).name
@@ -171,15 +196,29 @@ class Processes:
 
     def _collect_evidence(self, command: CollectEvidence) -> None:
         self.unwatch()
-        task = self._loop.create_task(self._collect(self.workers, command))
+        self.begin(self._collect(self.workers, command))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run it beside the loop, to its end."""
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    async def drained(self, workers: Workers) -> bool:
+        """Wait for the last lines of ended workers, as long as there is time for it."""
+        return await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
+
+    def failures(self, exits: Iterable[Exit]) -> tuple[Failure, ...]:
+        """What ended workers of this round left, of those that failed."""
+        assert self.round is not None, "workers are of a round"
+        return self.evidence.collect(
+            self.round, self.workers, exits, self._told, log_dir=self._spec.logs.run_log_dir
+        )
+
     async def _collect(self, workers: Workers | None, command: CollectEvidence) -> None:
         try:
-            drained = workers is None or await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
-            assert self.round is not None, "workers are of a round"
-            failures = self.evidence.collect(self._spec.name, self.round, workers, command.exits, self._told)
+            drained = workers is None or await self.drained(workers)
+            failures = self.failures(command.exits)
             if workers is not None and not drained:
                 self.lagging.append(workers)
             elif workers is not None and failures:
@@ -187,4 +226,4 @@ class Processes:
         except Exception as error:  # noqa: BLE001 # a task's border: nobody awaits it
             self._driver.found_bug(error, command)
         else:
-            self._driver.post(EvidenceCollected(failures))
+            self._driver.post(EvidenceCollected(failures, self.progress.step, self.progress.checkpoint))

@@ -7,8 +7,10 @@ launcher hands in, so that the names of environment variables stay in one module
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
+from phalanx.agent.graces import Graces
+from phalanx.agent.policy import RestartPolicy
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 
@@ -67,8 +69,12 @@ class JobSpec(Struct, kw_only=True):
     """Marks every process of the job on this node (``PHALANX_JOB``)."""
     master_port_range: range | None = None
     start_method: str = "spawn"
-    max_restarts: int = 0
-    grace_s: float = 30.0
+    restarts: RestartPolicy = RestartPolicy()
+    restart_scope: Literal["group", "worker"] = "group"
+    """What is started again when a worker has failed: the workers of all nodes, or that one alone."""
+    graces: Graces = Graces.alike(30.0)
+    stop_all: bool = False
+    """A stop signal to this agent ends the job everywhere."""
     stop_signals: tuple[int, ...] = ()
     pass_signals: tuple[int, ...] = ()
     duplicate_stdout_filters: tuple[str, ...] = ()
@@ -80,7 +86,9 @@ class JobSpec(Struct, kw_only=True):
     host: Host | None = None
     """Whose agent this is; None: its own, as a command is."""
     error_file: str | None = None
-    """Where the launcher's own copy of the first failure's error file goes."""
+    """Where the launcher leaves the first failure of the job, in torchelastic's format."""
+    report_file: str | None = None
+    """Where the launcher leaves its report as JSON, however the job ends."""
 
 
 class Ended(Struct):

@@ -19,29 +19,40 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
 __all__ = [
+    "a_signal",
     "backend",
+    "backoff",
     "choice",
     "comma_list",
     "count",
+    "duration",
     "error_handler",
+    "exit_codes",
     "node_range",
     "pairs",
     "port",
     "rank_set",
+    "refill",
     "seconds",
     "secret",
     "signals",
     "size",
+    "span",
     "streams",
     "switch",
     "tail_size",
     "text",
+    "tries",
 ]
 
 TAIL_BYTES_MAX = 16 << 20
 SECRET_BYTES_MAX = 4096  # a key is 32 bytes; a file that is larger was named by mistake
 _YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "f", "no", "n", "off"})
+_TIME_UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_SPAN_MAX_S = 1e8  # three years
+_BACKOFF_MAX_S = 60.0
+_EXIT_CODE_MAX = 255
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 # The launcher learns of its workers by SIGCHLD, and a fault's signal is raised by the kernel in the faulting thread.
@@ -90,6 +101,92 @@ def seconds(raw: str) -> float:
     if not 0 <= span < math.inf:  # false for NaN too
         raise ValueError(f"{raw!r} is no time in seconds; write a number such as 30 or 0.5")
     return span
+
+
+def duration(raw: str) -> float:
+    """Read a time span: seconds, or a number with ``s``, ``m`` (or ``min``), ``h`` or ``d`` after it."""
+    word = raw.strip().lower()
+    digits = word.rstrip("abcdefghijklmnopqrstuvwxyz")
+    try:
+        span = float(digits) * _TIME_UNITS[word[len(digits) :].strip()]
+    except (ValueError, KeyError):
+        span = math.nan
+    if not 0 <= span < _SPAN_MAX_S:
+        raise ValueError(
+            f"{raw[:40]!r} is no time; write seconds, or a number with a unit such as 90s, 5m, 1h"
+        )
+    return span
+
+
+def span(raw: str) -> float:
+    """Read a time span that is longer than nothing."""
+    found = duration(raw)
+    if not found:
+        raise ValueError(f"{raw[:40]!r} is no time at all; write seconds, or 90s, 5m, 1h")
+    return found
+
+
+def backoff(raw: str) -> tuple[float, float]:
+    """Read ``FIRST`` or ``FIRST:MAX``, two time spans; MAX is a minute, or FIRST if that is longer."""
+    first, colon, most = raw.partition(":")
+    first_s = duration(first)
+    most_s = duration(most) if colon else max(first_s, _BACKOFF_MAX_S)
+    if most_s < first_s:
+        raise ValueError(f"{raw[:40]!r}: the longest wait is shorter than the first one")
+    return first_s, most_s
+
+
+def refill(raw: str) -> tuple[float | None, bool]:
+    """Read when a budget is whole again: ``never``, ``progress``, a time span, or the last two with a comma."""
+    after_s, on_progress = None, False
+    words = [part.strip() for part in raw.split(",")]
+    for word in words:
+        if word == "progress":
+            on_progress = True
+        elif word != "never" or len(words) > 1:
+            try:
+                after_s = span(word)
+            except ValueError:
+                raise ValueError(
+                    f"{word[:40]!r} is neither never, nor progress, nor a time such as 1h"
+                ) from None
+    return after_s, on_progress
+
+
+def tries(raw: str) -> int:
+    """Read a number of rounds, two or more: one failure alone is no pattern."""
+    number = _integer(raw)
+    if number < 2:  # the sentence says why
+        raise ValueError(f"{raw[:40]!r} is too few; write 2 or more")
+    return number
+
+
+def exit_codes(raw: str) -> tuple[int, ...]:
+    """Read exit codes with commas between them: numbers, ranges (``64-78``), or signals (``SIGKILL`` is 137)."""
+    found: dict[int, None] = {}
+    for word in filter(None, (part.strip() for part in raw.split(","))):
+        low, dash, high = word.partition("-")
+        killed_by = None if word.isdecimal() else _signal(word)
+        if killed_by is not None:
+            found[128 + killed_by] = None
+        elif low.isdecimal() and (high.isdecimal() if dash else True):
+            first, last = int(low[:6]), int((high or low)[:6])
+            if not 1 <= first <= last <= _EXIT_CODE_MAX:
+                raise ValueError(f"{word[:40]!r} is no exit code of a failure; those are 1 to 255")
+            found.update(dict.fromkeys(range(first, last + 1)))
+        else:
+            raise ValueError(
+                f"{word[:40]!r} is no exit code; write numbers, 64-78, or SIGKILL, with commas between"
+            )
+    return tuple(found)
+
+
+def a_signal(raw: str) -> int:
+    """Read one signal that a program can catch."""
+    listed, unknown = signals(raw)
+    if unknown or len(listed) != 1:
+        raise ValueError(f"{raw[:40]!r} is no signal of this system; write one name such as SIGUSR1")
+    return int(listed[0])
 
 
 def tail_size(raw: str) -> int:

@@ -10,11 +10,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phalanx.cli.mistakes import UsageError, warn
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
 from phalanx.cli.words import CommandLine, read_words
+
+if TYPE_CHECKING:
+    from phalanx.agent.policy import RestartPolicy
 
 __all__ = ["launch_values", "main"]
 
@@ -84,6 +87,8 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "master_port": master_port,
         "secret": values["secret_file"] or os.fsencode(environ.get(SECRET, "")) or None,
         "exit_barrier_s": values["exit_barrier_timeout"],
+        "exclude_for_s": values["exclude_for"],
+        "restarts": _restarts(values, origins),
         "straggler_s": values["straggler_timeout"],
     }
     _check_meeting(fields, origins)
@@ -96,12 +101,12 @@ _AS_GIVEN = (
     "duplicate_stdout_filters",
     "error_file",
     "error_handler",
+    "report_file",
     "local_addr",
     "local_ranks_filter",
     "log_dir",
     "log_line_prefix_template",
     "log_max_size",
-    "max_restarts",
     "node_rank",
     "rdzv_backend",
     "rdzv_conf",
@@ -226,6 +231,38 @@ def _master(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[str 
     except ValueError as reason:
         raise UsageError(f"{origins['rdzv_endpoint']}: {reason}") from None
     return master.host, master.port or port
+
+
+def _restarts(values: Mapping[str, Any], origins: Mapping[str, str]) -> RestartPolicy:
+    """Return when a failed job is tried again."""
+    from phalanx.agent.policy import WINDOW_RESTARTS_MAX, RestartPolicy
+
+    most, window_s = values["max_restarts"], values["restart_window"]
+    if window_s is not None and most > WINDOW_RESTARTS_MAX:
+        raise UsageError(
+            f"{origins['restart_window']}: with a window {origins['max_restarts']} can be {WINDOW_RESTARTS_MAX} at "
+            f"most; {most} were asked for"
+        )
+    both = sorted(set(values["restart_on"]) & set(values["no_restart_on"]))
+    if both:
+        raise UsageError(
+            f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
+        )
+    refill_after_s, refill_on_progress = values["restart_refill"]
+    backoff_s, backoff_max_s = values["restart_backoff"]
+    return RestartPolicy(
+        max_restarts=most,
+        window_s=window_s,
+        refill_after_s=refill_after_s,
+        refill_on_progress=refill_on_progress,
+        backoff_s=backoff_s,
+        backoff_max_s=backoff_max_s,
+        give_up_after=values["give_up_after"],
+        restart_on=values["restart_on"],
+        no_restart_on=values["no_restart_on"],
+        exclude_on=values["exclude_on"],
+        tries_hopeless_once=True,
+    )
 
 
 def _signals(

@@ -9,6 +9,7 @@ from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.graces import Graces
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import Host, JobSpec
 from phalanx.errors import boot_file
@@ -75,7 +76,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
             meeting,
             os.environ,
             role=options.role,
-            max_restarts=options.max_restarts,
+            max_restarts=options.restarts.max_restarts,
             stop_signals=",".join(Signals(number).name for number in options.stop_signals),
             job_token=token,
             error_handler=handler,
@@ -86,7 +87,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
             options.role,
         ),
         logs=logs,
-        adopts_orphans=not own_children() and meeting.forget is None,
+        adopts_orphans=adopts_orphans(meeting),
         tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
         membership=meeting.membership,
         open_store=meeting.open_store,
@@ -96,14 +97,37 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         nproc=options.nproc,
         job_token=token,
         start_method=options.start_method,
-        max_restarts=options.max_restarts,
-        grace_s=options.grace_s,
+        restarts=options.restarts,
+        graces=graces_of(options),
+        stop_all=options.stop_all,
         stop_signals=options.stop_signals,
         pass_signals=options.pass_signals,
         duplicate_stdout_filters=options.duplicate_stdout_filters,
         duplicate_stderr_filters=options.duplicate_stderr_filters,
         host=host,
         error_file=options.error_file,
+        report_file=options.report_file,
+    )
+
+
+def adopts_orphans(meeting: Meeting) -> bool:
+    """Whether every orphan that comes to this process will be the job's.
+
+    Not so if it had children before the job (shells exec), serves a member of a cluster, or is the first process of
+    a container, to which everybody's orphans come: those of the job are known by their session and environment there.
+    """
+    return not own_children() and meeting.forget is None and os.getpid() != 1
+
+
+def graces_of(options: RunOptions) -> Graces:
+    """How long workers have, by what stops them."""
+    restart_s, resize_s = options.restart_grace_s, options.resize_grace_s
+    return Graces(
+        options.grace_s,
+        options.grace_s if restart_s is None else restart_s,
+        options.grace_s if resize_s is None else resize_s,
+        options.warn_before_s,
+        options.warn_signal,
     )
 
 

@@ -90,7 +90,6 @@ def meeting_of_one(options: RunOptions) -> Meeting:
             min_nodes=1,
             max_nodes=1,
             ttl_s=float("inf"),  # nobody waits for a sign of life of ours, and an idle agent is to sleep
-            max_restarts=options.max_restarts,
             straggler_s=options.straggler_s,
             local_addr=options.local_addr,
             master_addr=options.master_addr or options.local_addr or "127.0.0.1",

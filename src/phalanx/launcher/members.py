@@ -25,7 +25,6 @@ def membership_of(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSe
         "role": options.role,
         "min_nodes": options.min_nodes,
         "max_nodes": options.max_nodes,
-        "max_restarts": options.max_restarts,
         "order_hint": options.node_rank,
         "topology": conf.topology,
         "local_addr": options.local_addr,
@@ -38,6 +37,7 @@ def membership_of(options: RunOptions, conf: Conf, **fixed: Any) -> MembershipSe
         "drain_s": options.grace_s,
         "exit_barrier_s": options.exit_barrier_s,
         "straggler_s": options.straggler_s,
+        "exclude_for_s": options.exclude_for_s,
     }
     return MembershipSettings(**{**usual, **fixed})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
+from phalanx.agent.policy import RestartPolicy
 from phalanx.records import Struct
 
 __all__ = ["RunOptions"]
@@ -30,7 +31,7 @@ class RunOptions(Struct, kw_only=True):
     max_nodes: int
     run_id: str | None
     role: str
-    max_restarts: int
+    restarts: RestartPolicy
     start_method: str
     log_dir: str | None
     """None: a new temporary folder; ``/dev/null``: no log files at all."""
@@ -58,9 +59,23 @@ class RunOptions(Struct, kw_only=True):
     """The node's rank where ranks are fixed by hand (static; None is 0), else a hint for the order of nodes."""
     secret: bytes | None = None
     """What authenticates the agents of a job to each other; None: a key derived from run id and endpoint."""
+    restart_grace_s: float | None = None
+    """The grace of workers that are stopped for a failure; None: ``grace_s``."""
+    resize_grace_s: float | None = None
+    """The grace of workers that are stopped because nodes join, leave or were lost; None: ``grace_s``."""
+    warn_signal: int | None = None
+    """What workers get ahead of a stop that somebody asked for, or that was planned; None: nothing."""
+    warn_before_s: float = 0.0
+    """How long ahead."""
+    stop_all: bool = False
+    """A stop signal to any agent ends the job everywhere."""
+    exclude_for_s: float = 600.0
+    """How long a node is not used when it was excluded for the first time."""
     exit_barrier_s: float | None = None
     """How long a node whose workers have succeeded waits for the other nodes; None: as long as they run."""
     straggler_s: float | None = None
     """How long workers may go on when others have succeeded; None: as long as they like."""
+    report_file: str | None = None
+    """Where the report goes as JSON; ``error_file`` is for the first failure alone, in torchelastic's format."""
     error_handler: str | None = None
     """``module:name`` of the error handler for workers, or the name of an entry point that has it."""

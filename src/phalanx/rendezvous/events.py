@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import Report
 from phalanx.store.port import Batch, Compare, KeyValue, Operation
 
@@ -18,6 +19,8 @@ __all__ = [
     "CheckpointDone",
     "CloseSession",
     "ConfirmLease",
+    "EndAsked",
+    "FailedAlone",
     "Fence",
     "FirstSignSeen",
     "Heard",
@@ -32,6 +35,7 @@ __all__ = [
     "LeaveAsked",
     "MeetingBegan",
     "MeetingFailed",
+    "NodeExcluded",
     "OpenSession",
     "PartEnded",
     "PortHeld",
@@ -46,6 +50,7 @@ __all__ = [
     "SignalHeard",
     "SignalSent",
     "Slept",
+    "StartAgain",
     "StartWatch",
     "StopRound",
     "StopWatch",
@@ -162,6 +167,7 @@ class StopRound(Struct):
     """Workers that still run have failed by that."""
     is_own: bool = False
     """Nobody asked for it: this node cannot hear the store."""
+    cause: StopCause = StopCause.LOSS
 
 
 class JobDecided(Struct):
@@ -176,6 +182,15 @@ class MeetingFailed(Struct):
     reason: str
     is_mistake: bool = False
     """Nothing was started, and what was asked for does not fit: another secret, another job at the endpoint."""
+
+
+class StartAgain(Struct):
+    """The leader has answered: this worker, which failed alone, is to start again ``delay_s`` from now."""
+
+    local_rank: int
+    restart_count: int
+    reason: str
+    delay_s: float
 
 
 class SignalHeard(Struct):
@@ -205,6 +220,13 @@ class WorkerFailed(Struct):
     """A worker of the round failed; the others of this node are being stopped."""
 
 
+class FailedAlone(Struct):
+    """A worker of the round failed, nothing of it is left, and the others run on: it asks to start again."""
+
+    local_rank: int
+    report: Report
+
+
 class WorkersGone(Struct):
     """No process of the round is left on this node."""
 
@@ -223,8 +245,20 @@ class CheckpointDone(Struct):
     step: int
 
 
+class NodeExcluded(Struct):
+    """This node should not be used for a while, as a worker or the policy says."""
+
+    reason: str
+
+
 class LeaveAsked(Struct):
     """This node is to leave the job."""
+
+
+class EndAsked(Struct):
+    """The job is to end everywhere, with this verdict, as the agent wrote it."""
+
+    text: str
 
 
 class PartEnded(Struct):

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Any, ClassVar
+from zlib import crc32
 
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
+    EndAsked,
     FirstSignSeen,
     HoldPort,
     HurryAsked,
@@ -24,6 +26,7 @@ from phalanx.rendezvous.events import (
     LeaveAsked,
     MeetingBegan,
     MeetingFailed,
+    NodeExcluded,
     PartEnded,
     PortHeld,
     PortNotHeld,
@@ -53,6 +56,7 @@ from phalanx.rendezvous.foreign_events import (
 from phalanx.rendezvous.policy import EndJob, MemberReport, Policy, RoundReports
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import Member, Outcome, Phase, Report, RoundRecord
 
 __all__ = ["ForeignMachine", "ForeignState"]
@@ -91,6 +95,7 @@ class ForeignMachine(Machine[ForeignState]):
         self._round: Round | None = None
         self._is_leaving = False
         self._said_failed_look = False
+        self._opened_at = self._settled_at = 0.0
 
     @property
     def is_closed(self) -> bool:
@@ -109,13 +114,22 @@ class ForeignMachine(Machine[ForeignState]):
             f"nodes meet through the rendezvous handler {self._backend!r}: each node counts its own restarts "
             "and speaks its own verdict"
         )
-        return [told, *self._next("")]
+        return [told, *self._next("", now)]
 
-    def _next(self, reason: str) -> list[Any]:
+    def _next(self, reason: str, now: float, *, delay_s: float = 0.0) -> list[Any]:
         self.state = ForeignState.PREPARING
-        self.deadline = None
+        self.deadline = now + delay_s if delay_s else None
         self._number += 1
+        self._opened_at = self._settled_at = now
         self._reason = reason
+        if delay_s:
+            return [Told(f"{reason}; round {self._number} waits {delay_s:.1f} s before it starts")]
+        return [HoldPort(self._number)]
+
+    def _backoff_over(self, event: TimePassed, now: float) -> list[Any]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        self.deadline = None
         return [HoldPort(self._number)]
 
     def _meet(self, event: PortHeld, now: float) -> list[Any]:
@@ -135,6 +149,7 @@ class ForeignMachine(Machine[ForeignState]):
     def _met(self, event: Met, now: float) -> list[Any]:
         self.state = ForeignState.RUNNING
         self.deadline = None
+        self._settled_at = now
         self._round = event.round
         self._number = event.round.number
         self._restart_count = event.round.restart_count
@@ -148,7 +163,7 @@ class ForeignMachine(Machine[ForeignState]):
 
     def _not_needed(self, event: NotNeeded, now: float) -> list[Any]:
         told = Told("the job has ended well; this node was a spare and was not needed")
-        return [told, *self._decide(self._policy.succeeded())]
+        return [told, *self._decide(self._policy.succeeded(self._record()))]
 
     def _fail(self, reason: str) -> list[Any]:
         self.state = ForeignState.DECIDED
@@ -161,7 +176,7 @@ class ForeignMachine(Machine[ForeignState]):
     def _arrived(self, event: NodesArrived, now: float) -> list[Any]:
         self.state = ForeignState.STOPPING
         self._reason = f"{event.count} node{'s' if event.count > 1 else ''} waiting for another round"
-        return [StopRound(self._reason)]
+        return [StopRound(self._reason, cause=StopCause.PLANNED)]
 
     def _look_failed(self, event: LookFailed, now: float) -> list[Any]:
         if self._said_failed_look:
@@ -174,34 +189,38 @@ class ForeignMachine(Machine[ForeignState]):
             self.state = ForeignState.DECIDED
             return []
         if event.report.outcome is Outcome.FAILED:
-            return self._ask_policy(event.report)
+            return self._ask_policy(event.report, now)
         if event.report.outcome is Outcome.STOPPED or self.state is ForeignState.STOPPING:
-            return self._next(self._reason if self.state is ForeignState.STOPPING else "the workers stopped")
+            return self._next(
+                self._reason if self.state is ForeignState.STOPPING else "the workers stopped", now
+            )
         assert self._round is not None, "workers are of a round"
         self.state = ForeignState.AWAITING
         limit_s = self._settings.exit_barrier_s
         self.deadline = now + (EXIT_BARRIER_S if limit_s is None else limit_s)
         return [AwaitOthers(self._round)]
 
-    def _ask_policy(self, report: Report) -> list[Any]:
-        decision = self._policy.decide(self._own_report(report))
+    def _ask_policy(self, report: Report, now: float) -> list[Any]:
+        decision = self._policy.decide(self._own_report(report, now))
         if isinstance(decision, EndJob):
             return self._decide(decision.text)
         self._restart_count = decision.restart_count
         self._policy_state = decision.policy_state
-        return self._next(decision.reason)
+        return self._next(decision.reason, now, delay_s=decision.delay_s)
 
-    def _own_report(self, report: Report) -> RoundReports:
-        settled = self._round
-        assert settled is not None, "workers are of a round"
-        settings = self._settings
-        own = Member(node_id=settings.node_id, registration=1, host=settings.host, slots=settings.slots)
-        record = RoundRecord(
-            number=settled.number,
+    def _record(self) -> RoundRecord:
+        return RoundRecord(
+            number=self._number,
             phase=Phase.COLLECTING,
             restart_count=self._restart_count,
             policy_state=self._policy_state,
         )
+
+    def _own_report(self, report: Report, now: float) -> RoundReports:
+        settled = self._round
+        assert settled is not None, "workers are of a round"
+        settings = self._settings
+        own = Member(node_id=settings.node_id, registration=1, host=settings.host, slots=settings.slots)
         member = MemberReport(
             member=own,
             group_rank=settled.group_rank,
@@ -211,16 +230,28 @@ class ForeignMachine(Machine[ForeignState]):
             is_lost=False,
             is_leaving=False,
         )
-        return RoundReports(round=record, world_size=settled.world_size, members=(member,))
+        return RoundReports(
+            round=self._record(),
+            world_size=settled.world_size,
+            members=(member,),
+            open_s=now - self._opened_at,
+            ran_s=now - self._settled_at,
+            jitter=crc32(f"{settings.node_id} {self._number}".encode()) / 0xFFFFFFFF,
+        )
+
+    def _excluded(self, event: NodeExcluded, now: float) -> list[Any]:
+        return [
+            Told(f"this node is used all the same: its rendezvous handler excludes nobody ({event.reason})")
+        ]
 
     # After success
 
     def _others_done(self, event: OthersDone, now: float) -> list[Any]:
-        return self._decide(self._policy.succeeded())
+        return self._decide(self._policy.succeeded(self._record()))
 
     def _run_again(self, event: NodesArrived, now: float) -> list[Any]:
         told = Told("this node's workers have succeeded, but others need another round: all run again")
-        return [told, *self._next("other nodes need another round")]
+        return [told, *self._next("other nodes need another round", now)]
 
     def _barrier(self, event: TimePassed, now: float) -> list[Any]:
         if self.deadline is None or now < self.deadline:
@@ -240,6 +271,11 @@ class ForeignMachine(Machine[ForeignState]):
     def _leave(self, event: LeaveAsked, now: float) -> list[Any]:
         self._is_leaving = True
         return []
+
+    def _end_all(self, event: EndAsked, now: float) -> list[Any]:
+        self._is_leaving = True
+        cannot = "has no word that stops running workers: the other nodes were not told to stop (--stop-all)"
+        return [Told(f"the rendezvous handler {self._backend!r} {cannot}")]
 
     def _part_ended(self, event: PartEnded, now: float) -> list[Any]:
         was_decided = self.state is ForeignState.DECIDED
@@ -268,6 +304,13 @@ class ForeignMachine(Machine[ForeignState]):
     _TOLD_LATER = Void("the handler has no word for it; the policy hears of it when the workers are gone")
     _OVER: ClassVar[dict[ForeignState, Arrow | Void]] = dict.fromkeys(
         (ForeignState.DECIDED, ForeignState.CLOSING, ForeignState.CLOSED), Void("this node's part is over")
+    )
+    _BEFORE_THE_END = (
+        ForeignState.PREPARING,
+        ForeignState.MEETING,
+        ForeignState.RUNNING,
+        ForeignState.STOPPING,
+        ForeignState.AWAITING,
     )
     _BETWEEN: ClassVar[dict[ForeignState, Arrow | Void]] = dict.fromkeys(
         (ForeignState.PREPARING, ForeignState.MEETING, ForeignState.STOPPING), _OTHER_ROUND
@@ -307,19 +350,13 @@ class ForeignMachine(Machine[ForeignState]):
         FirstSignSeen: _WITH_WORKERS,
         CheckpointDone: _WITH_WORKERS,
         SignalSent: _WITH_WORKERS,
-        LeaveAsked: {
-            **dict.fromkeys(
-                (
-                    ForeignState.PREPARING,
-                    ForeignState.MEETING,
-                    ForeignState.RUNNING,
-                    ForeignState.STOPPING,
-                    ForeignState.AWAITING,
-                ),
-                _leave,
-            ),
+        NodeExcluded: {
+            ForeignState.RUNNING: _excluded,
+            ForeignState.STOPPING: _excluded,
             **_OVER,
         },
+        LeaveAsked: {**dict.fromkeys(_BEFORE_THE_END, _leave), **_OVER},
+        EndAsked: {**dict.fromkeys(_BEFORE_THE_END, _end_all), **_OVER},
         PartEnded: dict.fromkeys(
             (ForeignState.PREPARING, ForeignState.MEETING, ForeignState.AWAITING, ForeignState.DECIDED),
             _part_ended,
@@ -331,6 +368,7 @@ class ForeignMachine(Machine[ForeignState]):
         },
         TimePassed: {
             **dict.fromkeys(ForeignState, _PAST),
+            ForeignState.PREPARING: _backoff_over,
             ForeignState.MEETING: _say_meeting,
             ForeignState.AWAITING: _barrier,
         },

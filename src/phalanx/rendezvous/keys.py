@@ -6,7 +6,9 @@ and watched by the leader alone, so that the messages of a round grow linearly w
 
 from __future__ import annotations
 
-__all__ = ["JobKeys", "job_prefix"]
+__all__ = ["AGAIN", "JobKeys", "job_prefix"]
+
+AGAIN = "again/"  # a kind of report, with a number behind it: a worker has failed alone, may it start again?
 
 
 def job_prefix(run_id: str) -> str:
@@ -34,6 +36,7 @@ class JobKeys:
         self.waiting = f"{self.job}waiting"
         self.nodes = f"{root}nodes/"
         self.signals = f"{self.job}signals/"
+        self.all_answers = f"{self.job}{AGAIN}"
         self.all_here = f"{self.nodes}here/"
         self.all_joined = f"{self.nodes}joined/"
         self.all_reports = f"{self.nodes}reports/"
@@ -55,6 +58,10 @@ class JobKeys:
     def report(self, number: int, node_id: str, kind: str) -> str:
         """One report of a member: ``first_sign``, ``failing`` or ``outcome``."""
         return f"{self.reports(number)}{node_id}/{kind}"
+
+    def answer(self, node_id: str) -> str:
+        """The leader's answer to the last ``again`` of this node, which the node alone waits for."""
+        return f"{self.all_answers}{node_id}"
 
     def members(self, number: int) -> str:
         """Who is in round ``number``, in the order of the group ranks."""

@@ -20,7 +20,7 @@ from phalanx.rendezvous.pending import Pending
 from phalanx.rendezvous.policy import Policy
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import BadRecord, Member, Members, Phase, decode
-from phalanx.rendezvous.view import JobView, Nodes
+from phalanx.rendezvous.view import JobView, Nodes, RoundTimes
 from phalanx.store.port import Compare, Field
 
 __all__ = ["LEAD", "Leading"]
@@ -111,7 +111,7 @@ class Leading:
         """Our transaction was applied: decide nothing more until the watch has told us so."""
         self._decided_at_revision = revision
 
-    def decide(self, job: JobView, pending: Pending, now: float) -> list[Any]:
+    def decide(self, job: JobView, times: RoundTimes, pending: Pending, now: float) -> list[Any]:
         """What to do for the job now."""
         self.deadline = None
         if self._leader is None or not self._is_listed or job.revision < self._decided_at_revision:
@@ -128,7 +128,13 @@ class Leading:
         if not pending.may_send(LEAD) or self._is_too_early(now):
             return []
         self._looked_at = now
-        view = self._nodes.view(record, self._members[1])
+        view = self._nodes.view(
+            record,
+            self._members[1],
+            open_s=times.open_s(now),
+            ran_s=times.ran_s(now),
+            answers=job.answers,
+        )
         writes = self._leader.decide(view, now)
         self.deadline = self._leader.deadline
         told = [Told(f"passed over: {reason}") for reason in self._nodes.refused[self._told :]]

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.rendezvous import events
+from phalanx.rendezvous.draining import Draining
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.leading import LEAD, Leading
 from phalanx.rendezvous.lease import LeaseTimes
@@ -26,8 +27,9 @@ from phalanx.rendezvous.registration import REGISTER, UNREGISTER, Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.state import GOING, MemberState, connected, everywhere
-from phalanx.rendezvous.view import JobView
-from phalanx.rendezvous.waiting import serves_on
+from phalanx.rendezvous.stop_cause import StopCause
+from phalanx.rendezvous.view import JobView, RoundTimes
+from phalanx.rendezvous.waiting import END_NOT_TOLD, serves_on
 
 __all__ = ["MemberMachine"]
 
@@ -48,13 +50,13 @@ class MemberMachine(Machine[MemberState]):
         self._leading = Leading(settings, self._keys, policy)
         self._here = Registration(settings, self._keys, self._pending)
         self._part = Part(settings, self._keys, self._pending, self._here)
-        self._is_host = self._is_local = False
+        self._times = RoundTimes()
+        self._draining = Draining(settings)
         self._opening = Opening(settings)
-        self._drained_at = 0.0
         self._said_waiting = ""
         self._is_decided = False
         self._has_failed = False  # no round will form; the workers, if any, are being stopped
-        self._part_ended = self._is_hurried = False
+        self._part_ended = False
 
     @property
     def running(self) -> Round | None:
@@ -99,7 +101,7 @@ class MemberMachine(Machine[MemberState]):
     def _opened(self, event: events.SessionOpened, now: float) -> list[Any]:
         self.state = MemberState.REGISTERING
         self._opening.succeeded()
-        self._is_host, self._is_local = event.is_host, event.is_local
+        self._draining.opened(event)
         self._lease.renew(event.sent_at)
         if not self._settings.run_id:  # a host that takes over has another id, and no key of the old one
             self._keys.name(event.run_id)
@@ -149,7 +151,7 @@ class MemberMachine(Machine[MemberState]):
     def _fall_silent(self, now: float) -> list[Any]:
         self.state = MemberState.SILENT
         silence = self._lease.silence(now)
-        stop = self._part.stop(silence, grace_s=self._lease.stop_grace_s, is_own=True)
+        stop = self._part.stop(silence, StopCause.LOSS, grace_s=self._lease.stop_grace_s, is_own=True)
         return [events.Told(f"{silence}: the others may soon count this node as lost"), *stop]
 
     def _slept(self, event: events.Slept, now: float) -> list[Any]:
@@ -167,7 +169,7 @@ class MemberMachine(Machine[MemberState]):
         """Membership is over; what is left of it goes, and this node registers anew."""
         if self._part_ended:
             return self._close()
-        stop = self._part.stop(reason, grace_s=self._lease.stop_grace_s, is_own=True)
+        stop = self._part.stop(reason, StopCause.LOSS, grace_s=self._lease.stop_grace_s, is_own=True)
         return [events.Told(f"{reason}: joining again"), *stop, *self._open(None, now)]
 
     def _store_failed(self, event: events.StoreFailed, now: float) -> list[Any]:
@@ -178,7 +180,8 @@ class MemberMachine(Machine[MemberState]):
             return []
         self._has_failed = True
         self._leading.deadline = None
-        return [*self._part.stop(reason, grace_s=None), events.MeetingFailed(reason, is_mistake)]
+        stop = self._part.stop(reason, StopCause.END)
+        return [*stop, events.MeetingFailed(reason, is_mistake)]
 
     # What the store says
 
@@ -238,6 +241,9 @@ class MemberMachine(Machine[MemberState]):
         self._part.note(event)
         return self._reconcile(now)
 
+    def _excluded(self, event: events.NodeExcluded, now: float) -> list[Any]:
+        return [*self._part.exclude(event.reason, now), *self._reconcile(now)]
+
     def _port_not_held(self, event: events.PortNotHeld, now: float) -> list[Any]:
         return self._fail(event.reason)
 
@@ -251,7 +257,7 @@ class MemberMachine(Machine[MemberState]):
         return self._go(now)
 
     def _hurry(self, event: events.HurryAsked, now: float) -> list[Any]:
-        self._is_hurried = True
+        self._draining.is_hurried = True
         if self.state is MemberState.DRAINING or self._part_ended:
             return self._close()
         return []
@@ -260,15 +266,10 @@ class MemberMachine(Machine[MemberState]):
 
     def _go(self, now: float) -> list[Any]:
         """Give the registration up; the host of the store stays until nobody needs it, or for so long."""
-        is_needed = self._is_host and self._job.has_run and not self._is_hurried
-        if not is_needed or self.state is not MemberState.PRESENT:
+        if self.state is not MemberState.PRESENT or not self._draining.is_needed(has_run=self._job.has_run):
             return self._close()
         self.state = MemberState.DRAINING
-        # Where several serve the store together the others may be gone before we hear of it, and the store with them.
-        limit_s = (
-            self._settings.drain_s if self._is_local else min(self._settings.drain_s, self._settings.ttl_s)
-        )
-        self._drained_at = now + limit_s
+        self._draining.begin(now)
         return [events.RevokeLease(), events.StartWatch(self._keys.nodes)]
 
     def _drain(self, event: events.KeysListed | events.KeyChanged, now: float) -> list[Any]:
@@ -279,11 +280,12 @@ class MemberMachine(Machine[MemberState]):
         if not others:
             return self._close()
         is_said = self._is_decided or isinstance(event, events.KeyChanged)
-        return [] if is_said else [events.Told(serves_on(others, self._drained_at - now))]
+        return [] if is_said else [events.Told(serves_on(others, self._draining.ends_at - now))]
 
     def _close(self) -> list[Any]:
         self.state = MemberState.CLOSING
-        return [events.CloseSession()]
+        is_untold = self._part.has_untold_end and not self._is_decided
+        return [*([events.Told(END_NOT_TOLD)] if is_untold else []), events.CloseSession()]
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         self.state = MemberState.CLOSED
@@ -302,13 +304,13 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _silent_time(self, event: events.TimePassed, now: float) -> list[Any]:
-        if self._lease.ended_at is None or now < self._lease.ended_at or self._is_local:
+        if self._lease.ended_at is None or now < self._lease.ended_at or self._draining.is_local:
             return []  # we were frozen, and our own store with us: it forgives
         # Whoever has the store now counts this node as lost. It may be another store, on another host or on this one.
         return self._lose("the store was not heard for a whole lease", now)
 
     def _drain_time(self, event: events.TimePassed, now: float) -> list[Any]:
-        return self._close() if now >= self._drained_at else []
+        return self._close() if now >= self._draining.ends_at else []
 
     def _next_deadline(self, now: float) -> float | None:
         times: list[float | None] = []
@@ -317,16 +319,17 @@ class MemberMachine(Machine[MemberState]):
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
             times = [self._lease.silent_at, self._here.again_at]
             if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
-                times += [self._leading.deadline, self._part.barrier_at]
+                times += [self._leading.deadline, self._part.barrier_at, self._part.exclusion.ends_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
-            times = [None if self._is_local else self._lease.ended_at]
+            times = [None if self._draining.is_local else self._lease.ended_at]
         elif self.state is MemberState.DRAINING:
-            times = [self._drained_at]
+            times = [self._draining.ends_at]
         return min((at for at in times if at is not None), default=None)
 
     # The one place where the store and this node are compared
 
     def _reconcile(self, now: float) -> list[Any]:
+        self._times.see(self._job.round, now)
         if self.state is not MemberState.PRESENT or not self._job.is_listed or self._has_failed:
             return []
         if self._job.broken:
@@ -343,6 +346,7 @@ class MemberMachine(Machine[MemberState]):
             return commands
         commands += self._say_waiting()
         commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
+        commands += self._part.exclusion_over(now)
         commands += self._part.tell(self._job)
         commands += self._part.follow(self._job)
         return [*commands, *self._lead(now), *self._part.barrier(now)]
@@ -350,7 +354,7 @@ class MemberMachine(Machine[MemberState]):
     def _lead(self, now: float) -> list[Any]:
         if self._part.is_leading(self._job) and not self._part.is_leaving:
             begin = [] if self._leading.is_leading else self._leading.begin()
-            return [*begin, *self._leading.decide(self._job, self._pending, now)]
+            return [*begin, *self._leading.decide(self._job, self._times, self._pending, now)]
         return [*self._leading.end(), *self._part.campaign(self._job)]
 
     def _say_waiting(self) -> list[Any]:
@@ -364,7 +368,9 @@ class MemberMachine(Machine[MemberState]):
         running = self._part.running
         assert running is None or running.group_world_size >= 1, "workers run in a settled round"
         waits = self.state in (MemberState.OPENING, MemberState.SILENT) and not self._has_failed
-        assert not waits or self._is_local or self._next_deadline(0.0) is not None, "a wait without an end"
+        assert not waits or self._draining.is_local or self._next_deadline(0.0) is not None, (
+            "a wait without an end"
+        )
 
     # The table
 
@@ -387,10 +393,13 @@ class MemberMachine(Machine[MemberState]):
         events.PortNotHeld: everywhere(_port_not_held),
         events.FirstSignSeen: everywhere(_noted),
         events.WorkerFailed: everywhere(_noted),
+        events.FailedAlone: everywhere(_noted),
         events.CheckpointDone: everywhere(_noted),
         events.SignalSent: everywhere(_noted),
         events.WorkersGone: everywhere(_gone),
+        events.NodeExcluded: everywhere(_excluded),
         events.LeaveAsked: everywhere(_noted),
+        events.EndAsked: everywhere(_noted),
         events.PartEnded: everywhere(_part_over),
         events.HurryAsked: everywhere(_hurry, DRAINING=_hurry),
         events.TimePassed: {

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.rendezvous.alone import Questions
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
     ConfirmLease,
+    EndAsked,
+    FailedAlone,
     Fence,
     FirstSignSeen,
     HoldPort,
@@ -27,12 +30,14 @@ from phalanx.rendezvous.events import (
     Transacted,
     WorkerFailed,
 )
+from phalanx.rendezvous.exclusion import Exclusion
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.pending import Pending
 from phalanx.rendezvous.ranks import round_of
 from phalanx.rendezvous.registration import Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.rendezvous.stop_cause import StopCause, cause_of
 from phalanx.rendezvous.stored import (
     BadRecord,
     Joined,
@@ -42,6 +47,7 @@ from phalanx.rendezvous.stored import (
     Report,
     RoundRecord,
     SignalRecord,
+    VerdictRecord,
     decode,
     encode,
 )
@@ -54,7 +60,9 @@ __all__ = ["Part"]
 CAMPAIGN = "campaign"
 JOIN = "join"
 LEAVE = "leave"
+EXCLUDE = "exclude"
 CHECKPOINT = "checkpoint"
+END = "end"
 SIGNAL = "signal "  # and its number
 REPORT = "report "  # and the round and the kind of it: an answer may come when another round runs
 
@@ -70,6 +78,8 @@ class Part:
         self._pending = pending
         self._here = here
         self.is_leaving = False
+        self.exclusion = Exclusion(settings)
+        self._told_exclusion = ""
         self._has_told_leaving = False
         self._gives_up_leading = False
         self._campaigned_at = 0
@@ -89,15 +99,19 @@ class Part:
         self._seen: RoundRecord | None = None
         # What is to be told about the round ``_mine``
         self._reports: dict[str, bytes] = {}
+        self._questions = Questions(settings.node_id, self._reports)
         self._told: set[str] = set()
         self._checkpoint: int | None = None
         self._signals: set[int] = set()  # numbers that the other nodes are to hear of
         self.barrier_at: float | None = None
+        # What is to be told about the job
+        self._verdict: str | None = None
 
     def unregistered(self) -> None:
         """The lease is over, and all that was written under it."""
         self._here.remember(self._seen, self._last)
         self._here.ended()
+        self._told_exclusion = self._here.excluded = self.exclusion.reason
         self._has_told_leaving = False
         self._campaigned_at = 0
         self._joined = self._join_tried = self._read = self._confirming = 0
@@ -136,7 +150,7 @@ class Part:
             record.number != self.running.number or record.phase is not Phase.SETTLED
         ):
             is_overdue = record.has_stragglers and record.number == self.running.number
-            return self.stop(record.reason, grace_s=None, are_stragglers=is_overdue)
+            return self.stop(record.reason, cause_of(record), are_stragglers=is_overdue)
         if record.phase is Phase.JOINING:
             return self._join(job, record)
         is_curious = self._join_tried == record.number or record.phase is Phase.SETTLED
@@ -166,7 +180,8 @@ class Part:
             if self._port_asked == record.number:
                 return []
             self._port_asked = record.number
-            return [HoldPort(record.number)]
+            wait = f"{record.reason}; round {record.number} waits {record.delay_s:.1f} s before it starts"
+            return [HoldPort(record.number), *([Told(wait)] if record.delay_s else [])]
         key = self._keys.joined(record.number, self._settings.node_id)
         still = Compare(self._keys.round, Field.MOD_REVISION, job.round_revision)
         value = encode(Joined(registration=self._here.revision, port=self._port.port))
@@ -223,13 +238,19 @@ class Part:
         return [Fence(fenced_at)]
 
     def stop(
-        self, reason: str, *, grace_s: float | None, are_stragglers: bool = False, is_own: bool = False
+        self,
+        reason: str,
+        cause: StopCause,
+        *,
+        grace_s: float | None = None,
+        are_stragglers: bool = False,
+        is_own: bool = False,
     ) -> list[Any]:
         """Stop the workers, if there are any and they were not told."""
         if self.running is None or self._is_stopping:
             return []
         self._is_stopping = True
-        return [StopRound(reason, grace_s, are_stragglers, is_own)]
+        return [StopRound(reason, grace_s, are_stragglers, is_own, cause)]
 
     def workers_gone(self, report: Report, now: float) -> list[Any]:
         """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""
@@ -249,6 +270,24 @@ class Part:
         self.barrier_at = None
         return [BarrierPassed()]
 
+    # Exclusion
+
+    def exclude(self, reason: str, now: float) -> list[Any]:
+        """This node should not be used for a while."""
+        if self.exclusion.reason:
+            return []
+        for_s = self.exclusion.begin(reason, now)
+        used = "it is used again then, and before that when there are too few others"
+        return [Told(f"this node is excluded for {for_s:.0f} s: {reason}; {used}")]
+
+    def exclusion_over(self, now: float) -> list[Any]:
+        """Whether the time of an exclusion is over; said once."""
+        return (
+            [Told("this node may be used again: it was excluded long enough")]
+            if self.exclusion.has_ended(now)
+            else []
+        )
+
     # Telling
 
     def note(self, event: object) -> None:
@@ -260,6 +299,8 @@ class Part:
                 self.report("first_sign", text.encode(errors="replace"))
             case WorkerFailed():
                 self.report("failing", b"{}")
+            case FailedAlone():
+                self._questions.add(event)
             case CheckpointDone(step):
                 # Newcomers may be waiting for this moment; nobody else asks.
                 if self._mine is not None and self._settings.growth is Growth.AT_CHECKPOINT:
@@ -268,6 +309,8 @@ class Part:
                 self._signals.add(number)
             case LeaveAsked():
                 self.is_leaving = True
+            case EndAsked(text):
+                self._verdict = text
 
     def report(self, kind: str, value: bytes) -> None:
         """Something about this node's part in the round it runs, or just ran; the first of a kind counts."""
@@ -276,12 +319,23 @@ class Part:
 
     def has_to_tell(self, job: JobView) -> bool:
         """Whether the others should still hear something of this node before it goes."""
-        is_told = not self.is_leaving or self._has_told_leaving
+        is_told = self._verdict is None and (not self.is_leaving or self._has_told_leaving)
         return bool(self._open_reports(job)) or not is_told or self._pending.is_under_way()
 
     def tell(self, job: JobView) -> list[Any]:
-        """Reports of the current round, and that this node leaves."""
-        commands: list[Any] = []
+        """Reports of the current round, that this node leaves, and that the job is to end."""
+        if self.exclusion.reason != self._told_exclusion:
+            # First of all: who reads how the round ended must know whom to leave out of the next one.
+            if not self._pending.may_send(EXCLUDE):
+                return []
+            self._here.excluded = self.exclusion.reason
+            here = self._here.put(is_leaving=self.is_leaving, is_busy=self.running is not None)
+            return list(self._here.attempt(EXCLUDE, (), (here,)))
+        commands: list[Any] = self._questions.follow(job, self.running)
+        if self._verdict is not None:
+            unspoken = Compare(self._keys.verdict, Field.CREATE_REVISION, 0)
+            put = Put(self._keys.verdict, encode(VerdictRecord(text=self._verdict)))
+            commands += self._here.attempt(END, (unspoken,), (put,))
         for kind in self._open_reports(job):
             assert self._mine is not None
             key = self._keys.report(self._mine.number, self._settings.node_id, kind)
@@ -305,6 +359,11 @@ class Part:
                 commands += sent
         return commands
 
+    @property
+    def has_untold_end(self) -> bool:
+        """The job was to end everywhere, and the store does not have it."""
+        return self._verdict is not None
+
     def _open_reports(self, job: JobView) -> list[str]:
         if self._mine is None or job.round is None or job.round.number != self._mine.number:
             return []
@@ -320,8 +379,12 @@ class Part:
                 self._campaigned_at = event.revision  # nothing to give up until this was heard
         elif event.purpose == CAMPAIGN:
             self._campaigned_at = event.revision
+        elif event.purpose == EXCLUDE:
+            self._told_exclusion = self._here.excluded
         elif event.purpose == CHECKPOINT:
             self._checkpoint = None
+        elif event.purpose == END:
+            self._verdict = None
         elif event.purpose.startswith(SIGNAL):
             self._signals.discard(int(event.purpose.removeprefix(SIGNAL)))
         elif event.purpose.startswith(REPORT):
@@ -331,6 +394,8 @@ class Part:
         """A guard failed, and not that of the registration."""
         if event.purpose.startswith(REPORT):  # an attempt that seemed to have failed has written it
             self._was_told(event)
+        elif event.purpose == END:  # the job has a verdict already
+            self._verdict = None
 
     def _was_told(self, event: Transacted) -> None:
         number, kind = event.purpose.removeprefix(REPORT).split(" ")

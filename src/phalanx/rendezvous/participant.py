@@ -204,6 +204,7 @@ def _policy() -> Policy:
 
     return Policy(
         decide=decide,
-        succeeded=lambda: "all nodes have succeeded",
-        not_formed=lambda reason: f"{NOT_FORMED}{reason}",
+        passed=lambda reports: reports.round.policy_state,
+        succeeded=lambda _: "all nodes have succeeded",
+        not_formed=lambda reason, _: f"{NOT_FORMED}{reason}",
     )

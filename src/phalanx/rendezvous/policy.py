@@ -25,6 +25,8 @@ class MemberReport(Struct, kw_only=True):
     """The store revision at which its first sign of a failure was written."""
     is_lost: bool
     is_leaving: bool
+    is_excluded: bool = False
+    """It should not be used for a while, and the others can run the job without it."""
 
 
 class RoundReports(Struct, kw_only=True):
@@ -33,6 +35,12 @@ class RoundReports(Struct, kw_only=True):
     round: RoundRecord
     world_size: int
     members: tuple[MemberReport, ...]
+    open_s: float = 0.0
+    """Since the round was opened, by the clock of who leads."""
+    ran_s: float = 0.0
+    """From its settling to its end."""
+    jitter: float = 0.5
+    """From 0 to 1: another one for each job, node and round."""
 
 
 class NextRound(Struct, kw_only=True):
@@ -41,6 +49,8 @@ class NextRound(Struct, kw_only=True):
     restart_count: int
     policy_state: str
     reason: str
+    delay_s: float = 0.0
+    """How long it waits before it settles."""
 
 
 class EndJob(Struct):
@@ -54,7 +64,9 @@ class Policy(Struct):
 
     decide: Callable[[RoundReports], NextRound | EndJob]
     """After a round in which some member failed."""
-    succeeded: Callable[[], str]
-    """The verdict when every member has succeeded."""
-    not_formed: Callable[[str], str]
-    """The verdict when no round could be formed, for this reason."""
+    passed: Callable[[RoundReports], str]
+    """After a round that ended for another reason: what the policy remembers of it."""
+    succeeded: Callable[[RoundRecord | None], str]
+    """The verdict when every member has succeeded; the round is the last one."""
+    not_formed: Callable[[str, RoundRecord | None], str]
+    """The verdict when no round could be formed, for this reason; the round is the last one, if there was any."""

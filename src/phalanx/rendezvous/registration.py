@@ -40,6 +40,8 @@ class Registration:
         self._former_leases: set[int] = set()
         self._address = self._outside_address = ""
         self._name_taken_since: float | None = None
+        self.excluded = ""
+        """Why this node should not be used, as the others are told."""
         self._remembered = NodeRecord(host="", address="", slots=0)  # what a store without data must be told
 
     @property
@@ -74,6 +76,7 @@ class Registration:
                 slots=0,
                 last_round=seen.number,
                 last_restart_count=seen.restart_count,
+                last_policy_state=seen.policy_state,
                 last_ran=0 if last is None else last.number,
                 last_group_rank=-1 if last is None else last.group_rank,
                 last_group_world_size=0 if last is None else last.group_world_size,
@@ -145,9 +148,11 @@ class Registration:
             order_hint=self._settings.order_hint,
             topology=self._settings.topology,
             is_leaving=is_leaving,
+            excluded=self.excluded,
             is_busy=is_busy,
             last_round=remembered.last_round,
             last_restart_count=remembered.last_restart_count,
+            last_policy_state=remembered.last_policy_state,
             last_ran=remembered.last_ran,
             last_group_rank=remembered.last_group_rank,
             last_group_world_size=remembered.last_group_world_size,

@@ -30,7 +30,6 @@ class MembershipSettings(Struct, kw_only=True):
     role: str = "default"
     min_nodes: int
     max_nodes: int
-    max_restarts: int = 0
     order_hint: int | None = None
     """``--node-rank``: nodes of a new membership are ordered by it, before their addresses."""
     topology: str = ""
@@ -57,3 +56,5 @@ class MembershipSettings(Struct, kw_only=True):
     """How long a node whose workers have succeeded waits for the others; None: as long as they run."""
     straggler_s: float | None = None
     """How long workers may run on after the first has succeeded; None: as long as they like."""
+    exclude_for_s: float = 600.0
+    """How long a node is not used when it was excluded for the first time; the time doubles with each."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from phalanx.records import Struct
 
 __all__ = [
+    "Answer",
     "BadRecord",
     "Joined",
     "Member",
@@ -66,11 +67,14 @@ class NodeRecord(Struct, kw_only=True):
     order_hint: int | None = None
     topology: str = ""
     is_leaving: bool = False
+    excluded: str = ""
+    """Why this node should not be used while there are others; empty: it may be."""
     is_busy: bool = False
     """Workers of an earlier round may be alive until this node has joined one."""
     last_round: int = 0
     """The last settled round that it saw: a store that lost its data learns the count of rounds from survivors."""
     last_restart_count: int = 0
+    last_policy_state: str = ""
     last_ran: int = 0
     """The last round that ran on it, and what it was there."""
     last_group_rank: int = -1
@@ -88,10 +92,14 @@ class RoundRecord(Struct, kw_only=True):
     restart_count: int = 0
     is_failure: bool = False
     """What ended it was a worker's failure, and no change of membership."""
+    is_planned: bool = False
+    """What ended it was a node that joins, or leaves in peace."""
     has_stragglers: bool = False
     """Members that have not ended by now have failed by that."""
     policy_state: str = ""
     """What the restart policy remembers; its own affair."""
+    delay_s: float = 0.0
+    """How long after its opening it settles at the earliest."""
     master_addr: str = ""
     master_port: int = 0
 
@@ -126,8 +134,26 @@ class Report(Struct, kw_only=True):
     outcome: Outcome
     has_own_reason: bool = False
     """The node stopped its workers by itself: it left, or could not hear the store."""
+    step: int | None = None
+    """The furthest that its workers have told of in this round."""
+    checkpoint: int | None = None
+    """The step of the last checkpoint that they have told of."""
     evidence: str = ""
     """The failures, as the verdict wrote them; its own affair."""
+    life_s: float | None = None
+    """Not the outcome: one worker failed alone, after it had run for so long."""
+
+
+class Answer(Struct, kw_only=True):
+    """``job/again/<node id>``: the leader's answer to a node whose worker failed alone: it is to start again."""
+
+    number: int
+    """The round."""
+    sequence: int
+    """Which question of the node in this round."""
+    restart_count: int
+    reason: str
+    delay_s: float = 0.0
 
 
 class SignalRecord(Struct, kw_only=True):

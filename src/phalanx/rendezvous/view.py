@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from phalanx.records import Struct
-from phalanx.rendezvous.keys import JobKeys
+from phalanx.rendezvous.keys import AGAIN, JobKeys
 from phalanx.rendezvous.stored import (
+    Answer,
     BadRecord,
     Joined,
     Member,
@@ -22,7 +23,7 @@ from phalanx.rendezvous.stored import (
 )
 from phalanx.store.port import Batch, Change, KeyValue
 
-__all__ = ["Here", "JobView", "Nodes", "View"]
+__all__ = ["Here", "JobView", "Nodes", "RoundTimes", "View"]
 
 
 class Here(Struct):
@@ -30,6 +31,44 @@ class Here(Struct):
 
     registration: int
     node: NodeRecord
+
+
+class RoundTimes:
+    """When this agent saw the current round open, settle and end. By its own clock, which is compared with no other:
+    who takes over as leader has seen the same.
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self.opened_at = 0.0
+        self._settled_at: float | None = None
+        self._ended_at: float | None = None
+        self._restarts = (0, "")
+
+    def see(self, record: RoundRecord | None, now: float) -> None:
+        """The round as it is now."""
+        if record is None:
+            return
+        if record.number != self._number:
+            self._number, self.opened_at = record.number, now
+            self._settled_at = self._ended_at = None
+        elif (record.restart_count, record.policy_state) != self._restarts:  # of a worker alone
+            self.opened_at = self._settled_at = now
+        self._restarts = (record.restart_count, record.policy_state)
+        if record.phase is Phase.SETTLED and self._settled_at is None:
+            self._settled_at = now
+        if record.phase is Phase.COLLECTING and self._ended_at is None:
+            self._ended_at = now
+
+    def open_s(self, now: float) -> float:
+        """For how long it has been open."""
+        return now - self.opened_at
+
+    def ran_s(self, now: float) -> float:
+        """For how long it ran."""
+        if self._settled_at is None:
+            return 0.0
+        return (now if self._ended_at is None else self._ended_at) - self._settled_at
 
 
 class View(Struct, kw_only=True):
@@ -49,6 +88,20 @@ class View(Struct, kw_only=True):
     """Of the current round when it has settled, else of the one before."""
     checkpoints: int = 0
     """How many checkpoints members have reported."""
+    open_s: float = 0.0
+    """For how long the current round has been open, and for how long it has run; since the last restart in it."""
+    ran_s: float = 0.0
+    questions: Mapping[str, Mapping[int, Report]] = {}
+    """Of the current round: workers that failed alone, by node and sequence."""
+    answers: Mapping[str, Answer] = {}
+    """The last answer to each node."""
+
+    def excluded(self, min_nodes: int) -> frozenset[str]:
+        """Nodes that are not to be used; none if the others are too few to run the job."""
+        usable = [one.node for one in self.here.values() if not one.node.is_leaving]
+        if sum(not node.excluded for node in usable) < min_nodes:
+            return frozenset()
+        return frozenset(node_id for node_id, one in self.here.items() if one.node.excluded)
 
     def is_lost(self, member: Member) -> bool:
         """Its lease is gone, or it has registered anew: this life of the node is over."""
@@ -78,6 +131,7 @@ class JobView:
         """The revision of the last change of ``round``; 0: there is none."""
         self.verdict: VerdictRecord | None = None
         self.waiting: Waiting | None = None
+        self.answers: dict[str, Answer] = {}
         self.broken = ""
         """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
@@ -127,6 +181,8 @@ class JobView:
                 self.verdict = decode(VerdictRecord, kv.value)
             elif kv.key == self._keys.waiting:
                 self.waiting = decode(Waiting, kv.value)
+            elif kv.key.startswith(self._keys.all_answers):
+                self.answers[kv.key.removeprefix(self._keys.all_answers)] = decode(Answer, kv.value)
             elif kv.key.startswith(self._keys.signals):
                 number = kv.key.removeprefix(self._keys.signals)
                 node_id = decode(SignalRecord, kv.value).node_id
@@ -145,6 +201,8 @@ class JobView:
             self.round, self.round_revision = None, 0
         elif key == self._keys.waiting:
             self.waiting = None
+        elif key.startswith(self._keys.all_answers):
+            self.answers.pop(key.removeprefix(self._keys.all_answers), None)
 
 
 class Nodes:
@@ -159,9 +217,18 @@ class Nodes:
         self._outcomes: dict[int, dict[str, Report]] = {}
         self._signs: dict[int, dict[str, int]] = {}
         self._failing: dict[int, set[str]] = {}
+        self._questions: dict[int, dict[str, dict[int, Report]]] = {}
         self._checkpoints = 0
 
-    def view(self, record: RoundRecord | None, members: tuple[Member, ...]) -> View:
+    def view(
+        self,
+        record: RoundRecord | None,
+        members: tuple[Member, ...],
+        *,
+        open_s: float = 0.0,
+        ran_s: float = 0.0,
+        answers: Mapping[str, Answer] | None = None,
+    ) -> View:
         """What the leader decides on. ``members``: of the current round when it has settled, else of the one before."""
         number = 0 if record is None else record.number
         return View(
@@ -173,6 +240,10 @@ class Nodes:
             failing=frozenset(self._failing.get(number, ())),
             members=members,
             checkpoints=self._checkpoints,
+            open_s=open_s,
+            ran_s=ran_s,
+            questions=self._questions.get(number, {}),
+            answers={} if answers is None else answers,
         )
 
     def put(self, items: Iterable[KeyValue]) -> None:
@@ -208,6 +279,9 @@ class Nodes:
             self._failing.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
+        elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
+            questions = self._questions.setdefault(number, {}).setdefault(node_id, {})
+            questions[int(what.removeprefix(AGAIN))] = decode(Report, kv.value)
 
     def _sign(self, number: int, node_id: str, revision: int) -> None:
         """Keep the earliest, in whatever order they are told: a new leader lists by name."""
@@ -225,6 +299,8 @@ class Nodes:
         elif what in ("first_sign", "failing"):
             self._failing.get(number, set()).discard(node_id)
             self._signs.get(number, {}).pop(node_id, None)
+        elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
+            self._questions.get(number, {}).get(node_id, {}).pop(int(what.removeprefix(AGAIN)), None)
 
     def _parts(self, key: str) -> tuple[str, int, str, str]:
         """(kind, round, node id, what) of a key under ``nodes/``; a key that is none of ours has the kind "".

@@ -8,8 +8,11 @@ from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member
 from phalanx.rendezvous.view import View
 
-__all__ = ["WaitingLine", "listed", "names_of", "serves_on", "who_is_here"]
+__all__ = ["END_NOT_TOLD", "WaitingLine", "listed", "names_of", "serves_on", "who_is_here"]
 
+END_NOT_TOLD = (
+    "the store did not take the end of the job: the other nodes, if there are any, were not told to stop"
+)
 NAMED_MAX = 8
 FIRST_S = 5.0  # before that nobody needs to be told why nothing happens
 AGAIN_S = 10.0  # every agent reads it: not too often
@@ -47,6 +50,9 @@ def who_is_here(
     lost = [one.host for one in view.members if one.node_id not in ready and view.is_lost(one)]
     if lost:
         text += f"; lost: {listed(lost)}"
+    excluded = view.excluded(low)
+    if excluded:
+        text += f"; excluded: {listed(view.here[one].node.host for one in excluded)}"
     if blockers:
         text += f"; still stopping workers: {listed(view.here[one].node.host for one in blockers)}"
     lacking = low - len(ready)

@@ -11,13 +11,16 @@ from typing import Any
 
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan
+from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import leader_policy
+from phalanx.agent.decisions import leader_policy
+from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings
+from phalanx.rendezvous.state import MemberState
 from phalanx.store.port import Store
 from phalanx.testing.loop import NodeLoop
 from phalanx.testing.nodes import Keeper, Node
@@ -44,6 +47,7 @@ class SimulatedAgent:
         trace: Trace,
         rng: Random,
         *,
+        restarts: RestartPolicy,
         grace_s: float,
         has_keeper: bool = True,
     ) -> None:
@@ -59,6 +63,7 @@ class SimulatedAgent:
         self._workload = workload
         self._trace = trace
         self._grace_s = grace_s
+        self._restarts = restarts
         self.clients: list[SimulatedStore] = []
         """Every connection that it has made."""
         self.on_over: list[Callable[[], None]] = []
@@ -76,6 +81,13 @@ class SimulatedAgent:
         if verdict is None or verdict.ending is Ending.STOPPED:
             return False
         return verdict.exit_code != EX_UNAVAILABLE or verdict.cause is not None
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether it looks for the store."""
+        machine = None if self.driver is None else self.driver.machine
+        membership = getattr(machine, "membership", None)
+        return isinstance(membership, MemberMachine) and membership.state is MemberState.OPENING
 
     # What the world does to it
 
@@ -134,9 +146,9 @@ class SimulatedAgent:
         settings = self.settings
         machine = AgentMachine(
             settings.slots,
-            membership=MemberMachine(settings, leader_policy(settings.max_restarts)),
-            max_restarts=settings.max_restarts,
-            grace_s=self._grace_s,
+            membership=MemberMachine(settings, leader_policy(self._restarts)),
+            restarts=self._restarts,
+            graces=Graces.alike(self._grace_s),
             straggler_s=settings.straggler_s,
         )
         driver = self.driver = Driver(machine, look_first=self._look_first)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
+from phalanx.agent.policy import RestartPolicy
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.testing.agents import LAG_S, SimulatedAgent
 from phalanx.testing.checkers import Checker, Violation, all_checkers
@@ -82,10 +83,9 @@ class World:
             self._faults.begin()
             self._pass_time(self.scenario.faults_until_s)
             self._faults.heal()
-            if not self._has_ended():
-                self._demand_progress()
-                self._demand_calm()
-                self._finish()
+            for part in (self._demand_progress, self._demand_calm, self._finish):
+                if not self._has_ended():
+                    part()
             self._demand_end()
             for checker in self.checkers:
                 checker.finish()
@@ -111,7 +111,7 @@ class World:
         """Everybody comes to work in one round, and stays there."""
         until = self.timeline.now + self.scenario.patience_s
         since = None
-        while not self._is_over():
+        while not self._has_ended():
             if not self._all_work():
                 since = None
             elif since is None:
@@ -124,11 +124,9 @@ class World:
 
     def _demand_calm(self) -> None:
         """A job in which everybody works, and nothing happens, goes on as it is."""
-        if self._is_over():
-            return
         before = list(self.workload.workers)
         self._pass_time(max(self.timeline.now + 1.0, self.scenario.calm_until_s))
-        if not self._is_over() and list(self.workload.workers) != before:
+        if not self._has_ended() and list(self.workload.workers) != before:
             raise Violation(f"nothing happened, and round {before} was given up: {self._who_works()}")
 
     def _finish(self) -> None:
@@ -144,6 +142,8 @@ class World:
         last_s = habits.ends_within_s + scenario.grace_s + 60.0 + scenario.patience_s
         if not self._is_over():
             self._pass_time(self.timeline.now + last_s)
+        if not self._is_over() and self._only_wait_for_a_store():
+            self._pass_time(self.timeline.now + JOIN_TIMEOUT_S / min(scenario.clock_rates))
         self.timeline.run(self.timeline.now + 1.0)  # keepers clear up
         if self.trace.error is not None:
             raise self.trace.error
@@ -157,6 +157,10 @@ class World:
     def _has_ended(self) -> bool:
         """Whether some agent has come to the end of the job, and not only to its own."""
         return any(agent.has_seen_the_end for agent in self.agents)
+
+    def _only_wait_for_a_store(self) -> bool:
+        """Whoever came when the job had just ended, and its store with it, waits for one as long as it was told to."""
+        return all(agent.is_opening for agent in self.agents if not agent.is_over)
 
     def _all_work(self) -> bool:
         staying = [agent for agent in self.agents if not agent.is_over]
@@ -226,7 +230,6 @@ class World:
             slots=self._slots[node.name],
             min_nodes=scenario.min_nodes,
             max_nodes=scenario.max_nodes,
-            max_restarts=scenario.max_restarts,
             boot_id=node.boot_id,
             ttl_s=scenario.ttl_s,
             last_call_s=scenario.last_call_s,
@@ -242,6 +245,7 @@ class World:
             self.workload,
             self.trace,
             self._stream(name),
+            restarts=RestartPolicy(max_restarts=scenario.max_restarts),
             grace_s=scenario.grace_s,
             has_keeper=scenario.has_keepers,
         )

@@ -1,0 +1,212 @@
+"""Rows about restarts, failures and stopping."""
+
+from __future__ import annotations
+
+from phalanx.cli import convert
+from phalanx.cli.options.option import Option, switch
+
+__all__ = ["FAILURE", "RESTART", "ROWS"]
+
+RESTART = "restarts"
+FAILURE = "failures and stopping"
+
+ROWS: tuple[Option, ...] = (
+    Option(
+        name="max-restarts",
+        metavar="N",
+        read=convert.count,
+        default="0",
+        group=RESTART,
+        help="restarts of the workers after a failure before the job fails; one budget for all nodes",
+    ),
+    Option(
+        name="restart-window",
+        metavar="TIME",
+        read=convert.span,
+        torchrun=False,
+        group=RESTART,
+        help="count only the restarts of the last TIME, such as 1h: --max-restarts in any hour",
+    ),
+    Option(
+        name="restart-refill",
+        metavar="WHEN",
+        read=convert.refill,
+        default="never",
+        torchrun=False,
+        group=RESTART,
+        help="when the budget is whole again: after a TIME without a failure (1h), on progress (a step or a checkpoint "
+        "beyond all before), or both with a comma",
+    ),
+    Option(
+        name="restart-backoff",
+        metavar="FIRST[:MAX]",
+        read=convert.backoff,
+        default="1:60",
+        torchrun=False,
+        group=RESTART,
+        help="wait before a restart when rounds fail one soon after the other: none before the first, then FIRST, "
+        "doubled each time; 0 never waits",
+    ),
+    Option(
+        name="give-up-after",
+        metavar="K",
+        read=convert.tries,
+        torchrun=False,
+        group=RESTART,
+        help="fail after K rounds in a row that failed in the same way, or made no progress where workers tell of it",
+    ),
+    Option(
+        name="restart-on",
+        metavar="CODES",
+        read=convert.exit_codes,
+        default="",
+        torchrun=False,
+        group=RESTART,
+        help="restart only after these exit codes of the first failing rank, such as 75,64-67,SIGKILL",
+    ),
+    Option(
+        name="no-restart-on",
+        metavar="CODES",
+        read=convert.exit_codes,
+        default="",
+        torchrun=False,
+        group=RESTART,
+        help="never restart after these exit codes",
+    ),
+    Option(
+        name="exclude-on",
+        metavar="CODES",
+        read=convert.exit_codes,
+        default="",
+        torchrun=False,
+        group=RESTART,
+        help="do not use a node for a while when one of its workers ends with one of these; a spare takes over",
+    ),
+    Option(
+        name="exclude-for",
+        metavar="TIME",
+        read=convert.span,
+        default="10m",
+        torchrun=False,
+        group=RESTART,
+        help="for how long an excluded node is not used; twice as long each time",
+    ),
+    Option(
+        name="restart-scope",
+        metavar="SCOPE",
+        read=convert.choice("group", "worker"),
+        default="group",
+        torchrun=False,
+        group=RESTART,
+        help="what a failure restarts: the group, which is all workers of the job, or the failed worker alone, for "
+        "jobs without collectives",
+    ),
+    Option(
+        name="shutdown-timeout",
+        metavar="SECONDS",
+        read=convert.seconds,
+        default="30",
+        also=("TORCH_ELASTIC_SHUTDOWN_TIMEOUT",),
+        group=FAILURE,
+        help="grace between asking workers to stop and killing them",
+    ),
+    Option(
+        name="restart-timeout",
+        metavar="SECONDS",
+        read=convert.duration,
+        torchrun=False,
+        group=FAILURE,
+        help="the grace when a failure stops them; without it --shutdown-timeout",
+    ),
+    Option(
+        name="resize-timeout",
+        metavar="SECONDS",
+        read=convert.duration,
+        torchrun=False,
+        group=FAILURE,
+        help="the grace when nodes join or leave; without it --shutdown-timeout",
+    ),
+    Option(
+        name="warn-signal",
+        metavar="SIGNAL",
+        read=convert.a_signal,
+        torchrun=False,
+        group=FAILURE,
+        help="signal that workers get ahead of a stop that can wait: one that was asked for, or a node that joins or "
+        "leaves",
+    ),
+    Option(
+        name="warn-before",
+        metavar="TIME",
+        read=convert.span,
+        torchrun=False,
+        group=FAILURE,
+        help="how long before the stop they are warned, such as 120s",
+    ),
+    switch("stop-all", FAILURE, "a stop signal to one agent ends the job on all nodes", torchrun=False),
+    Option(
+        name="signals-to-handle",
+        metavar="SIGNALS",
+        read=convert.signals,
+        default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        group=FAILURE,
+        help="signals that stop the job; SIGUSR1 and SIGUSR2 in the list are passed on instead",
+    ),
+    Option(
+        name="pass-signals",
+        metavar="SIGNALS",
+        read=convert.signals,
+        torchrun=False,
+        group=FAILURE,
+        help="further signals to pass on to the workers; SIGUSR1 and SIGUSR2 always are",
+    ),
+    Option(
+        name="straggler-timeout",
+        metavar="SECONDS",
+        read=convert.seconds,
+        torchrun=False,
+        group=FAILURE,
+        help="how long workers may go on when others have succeeded; then the job has failed",
+    ),
+    Option(
+        name="exit-barrier-timeout",
+        metavar="SECONDS",
+        read=convert.seconds,
+        torchrun=False,
+        group=FAILURE,
+        help="how long a node that has succeeded waits for the other nodes; without it as long as they run",
+    ),
+    Option(
+        name="monitor-interval",
+        metavar="SECONDS",
+        read=convert.seconds,
+        default="0.1",
+        group=FAILURE,
+        help="accepted and not needed: an exit is an event here, nothing is polled",
+    ),
+    Option(
+        name="error-file",
+        metavar="FILE",
+        also=("TORCHELASTIC_ERROR_FILE",),
+        torchrun=False,
+        group=FAILURE,
+        help="where to leave the first failure of the job as JSON",
+    ),
+    Option(
+        name="report-file",
+        metavar="FILE",
+        also=("PHALANX_REPORT_FILE",),
+        torchrun=False,
+        group=FAILURE,
+        help="where to leave the report of the job as JSON, however it ends",
+    ),
+    Option(
+        name="error-handler",
+        metavar="NAME",
+        read=convert.error_handler,
+        also=("PHALANX_ERROR_HANDLER",),
+        torchrun=False,
+        group=FAILURE,
+        help="what records exceptions in workers: module:name, or an entry point of phalanx.error_handlers",
+    ),
+)

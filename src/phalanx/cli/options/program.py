@@ -1,0 +1,86 @@
+"""Rows about the size of the job, the program, and what its workers are told."""
+
+from __future__ import annotations
+
+from phalanx.cli import convert, slots
+from phalanx.cli.options.option import Option, switch
+
+__all__ = ["ENVIRONMENT", "PROGRAM", "ROWS", "SIZE"]
+
+SIZE = "size of the job"
+PROGRAM = "the program"
+ENVIRONMENT = "what workers are told"
+
+ROWS: tuple[Option, ...] = (
+    Option(
+        name="nnodes",
+        metavar="N|MIN:MAX",
+        read=convert.node_range,
+        default="1:1",
+        group=SIZE,
+        help="number of nodes, or the range in which the job may run",
+    ),
+    Option(
+        name="nproc-per-node",
+        metavar="N|auto|cpu|gpu",
+        read=slots.worker_slots,
+        default="1",
+        group=SIZE,
+        help="workers on this node; cpu: one for each CPU that this process may use, gpu: one for each visible GPU, "
+        "auto: gpu if there is one, else cpu",
+    ),
+    switch("standalone", SIZE, "one node that meets nobody: no endpoint, no id, no open port"),
+    Option(
+        name="node-rank",
+        metavar="N",
+        read=convert.count,
+        group=SIZE,
+        help="rank of this node where ranks are fixed by hand (static; without it 0); elsewhere a hint for the order "
+        "of nodes",
+    ),
+    switch("module", PROGRAM, "run the program as a module, like python -m", short="m"),
+    switch("no-python", PROGRAM, "the program is a command of its own, not a Python script"),
+    switch("run-path", PROGRAM, "run the script by its path as __main__; here every script is run so"),
+    Option(
+        name="start-method",
+        metavar="METHOD",
+        read=convert.choice("spawn", "fork", "forkserver"),
+        default="spawn",
+        group=PROGRAM,
+        help="how worker functions are started: spawn, fork or forkserver; of no effect on scripts and commands",
+    ),
+    Option(
+        name="role",
+        metavar="NAME",
+        default="default",
+        group=ENVIRONMENT,
+        help="role of the workers, shown in front of their lines",
+    ),
+    Option(
+        name="master-addr",
+        metavar="ADDRESS",
+        group=ENVIRONMENT,
+        help="MASTER_ADDR of the workers, instead of one that is found",
+    ),
+    Option(
+        name="master-port",
+        metavar="PORT",
+        read=convert.port,
+        group=ENVIRONMENT,
+        help="MASTER_PORT of the workers, instead of one that is free",
+    ),
+    switch(
+        "virtual-local-rank",
+        ENVIRONMENT,
+        "not in this version",
+        later="virtual local ranks are not supported by this version; workers read LOCAL_RANK",
+    ),
+    Option(
+        name="numa-binding",
+        metavar="KIND",
+        group=ENVIRONMENT,
+        has_variable=False,
+        help="not in this version",
+        later="binding to NUMA nodes is not supported by this version; start workers under numactl with --no-python",
+    ),
+)
