@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.agent.symptoms_seen import OWN_FAULTS, SYMPTOMS
 
-from phalanx.agent.verdict import Ending, Failure, exit_status, first_failure, first_of_nodes, judge
+from phalanx.agent.verdict import (
+    Ending,
+    Failure,
+    exit_status,
+    first_failure,
+    first_of_nodes,
+    judge,
+    ranges_of,
+)
 
 
 def failed(rank: int, **facts: object) -> Failure:
@@ -103,36 +114,123 @@ def test_inside_of_a_node_its_own_clock_decides() -> None:
     assert first_of_nodes([([second, first], 11)]) is first
 
 
-@pytest.mark.parametrize(
-    "summary",
-    [
-        "RuntimeError: Connection reset by peer",
-        "BrokenPipeError: [Errno 32] Broken pipe",
-        "torch.distributed.DistBackendError: NCCL error",
-        "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer",
-    ],
-)
-def test_a_symptom_of_a_broken_connection_yields_to_any_other_failure(summary: str) -> None:
-    symptom, cause = failed(0, summary=summary), failed(1, summary="KeyError: 3")
+def raised(rank: int, exception: str, text: str, **facts: object) -> Failure:
+    message = f"{exception.rpartition('.')[2]}: {text}"
+    return failed(
+        rank, exception=exception, message=message, summary=message.partition("\n")[0][:200], **facts
+    )
+
+
+@pytest.mark.parametrize(("exception", "text"), SYMPTOMS.values(), ids=SYMPTOMS)
+def test_a_symptom_of_a_broken_connection_yields_to_any_other_failure(exception: str, text: str) -> None:
+    symptom, cause = raised(0, exception, text), failed(1, summary="KeyError: 3")
     assert symptom.is_secondary
     assert not cause.is_secondary
     assert first_of_nodes([([symptom], 5), ([cause], 9)]) is cause
+    assert failed(0, summary=symptom.summary).is_secondary, "told in a line"
+
+
+@pytest.mark.parametrize(("exception", "text"), OWN_FAULTS.values(), ids=OWN_FAULTS)
+def test_what_a_process_did_wrong_itself_is_no_symptom_whatever_words_are_in_it(
+    exception: str, text: str
+) -> None:
+    assert not raised(0, exception, text).is_secondary
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_inside_of_a_node_a_symptom_yields_too_whichever_came_first(is_before: bool) -> None:
+    symptom = raised(0, *SYMPTOMS["store.set, its host is gone"], signed_at=4.0 if is_before else 6.0)
+    silent = failed(1, exit_code=3, exited_at=5.0)
+    assert first_failure([symptom, silent]) is silent
+    assert judge([symptom, silent], reason="").exit_code == 3
+
+
+def test_a_symptom_does_not_yield_to_a_failure_that_the_launcher_caused() -> None:
+    symptom = raised(1, "BrokenPipeError", "[Errno 32] Broken pipe", exited_at=5.0)
+    shot = failed(0, exit_code=-9, exited_at=6.0, stopped_at=5.5)
+    late = raised(2, "KeyError", "second", signed_at=5.7, exited_at=5.8, stopped_at=5.5)
+    assert first_failure([shot, late, symptom]) is symptom
+    assert first_of_nodes([([shot, late], 3), ([symptom], 7)]) is symptom
+
+
+def test_a_node_that_saw_a_symptom_before_its_own_failure_was_not_the_first() -> None:
+    """Somebody had failed before that symptom; the revision of the node's first sign is the symptom's."""
+    symptom = raised(0, "BrokenPipeError", "[Errno 32] Broken pipe", signed_at=1.0)
+    later = failed(1, signed_at=2.0)
+    first = failed(2, summary="KeyError: 3")
+    assert first_of_nodes([([symptom, later], 5), ([first], 9)]) is first
+    assert first_of_nodes([([symptom, later], 5), ([symptom], 3)]) is later
 
 
 def test_the_end_of_standard_error_tells_a_symptom_only_where_a_library_gave_up_without_an_exception() -> (
     None
 ):
-    said = "... NCCL watchdog: Connection reset by peer ..."
-    assert failed(0, summary="killed by SIGABRT", exit_code=-6, details=said).is_secondary
-    assert not failed(0, summary="RuntimeError: x", details=said).is_secondary
-    assert not failed(0, summary="killed by SIGKILL", exit_code=-9, details=said).is_secondary, (
-        "out of memory"
-    )
+    said = "[rank1]:[E] ... [PG 0 Rank 1] Watchdog caught collective operation timeout: WorkNCCL(...)"
+    assert failed(0, summary="killed by SIGABRT", exit_code=-6, stderr=said).is_secondary
+    assert not failed(0, summary="RuntimeError: x", stderr=said).is_secondary
+    assert not failed(0, summary="exit code 1", stderr=said).is_secondary
+    assert not failed(
+        0, summary="killed by SIGABRT", exit_code=-6, stderr="free(): invalid pointer"
+    ).is_secondary
+    assert not failed(0, summary="killed by SIGKILL", exit_code=-9, stderr=said).is_secondary, "out of memory"
+
+
+def test_a_program_that_wrote_to_a_peer_that_is_gone_shows_a_symptom() -> None:
+    assert failed(0, summary="killed by SIGPIPE", exit_code=-13).is_secondary
+
+
+# Ties
+
+
+def test_failures_found_in_one_look_are_a_tie_and_the_lowest_rank_stands_in() -> None:
+    verdict = judge([failed(5), failed(2), failed(3, exited_at=11.0)], reason="")
+    assert verdict.cause is not None
+    assert verdict.cause.rank == 2
+    assert verdict.tied == ((2, 2), (5, 5))
+
+
+def test_who_recorded_when_it_failed_is_tied_with_nobody() -> None:
+    assert judge([failed(2, signed_at=9.0), failed(5)], reason="").tied == ()
+    assert judge([failed(2, signed_at=10.0), failed(5)], reason="").tied == ()
+
+
+def test_neither_a_symptom_nor_what_was_stopped_nor_another_node_takes_part_in_a_tie() -> None:
+    first = failed(1)
+    symptom = failed(2, summary="BrokenPipeError: [Errno 32] Broken pipe")
+    stopped = failed(3, stopped_at=9.0)
+    elsewhere = failed(4, group_rank=1)
+    verdict = judge([first, symptom, stopped, elsewhere], reason="", cause=first)
+    assert verdict.tied == ()
+    assert verdict.failed == ((1, 2), (4, 4))
+
+
+# Who failed and who was stopped
+
+
+def test_what_was_stopped_is_listed_for_the_whole_job_and_no_failure_among_it() -> None:
+    cause, also = failed(1, exited_at=8.0), failed(2, signed_at=7.9, exited_at=9.0, stopped_at=8.0)
+    cause = failed(1, signed_at=7.0, exited_at=8.0)
+    killed = failed(3, exit_code=-9, exited_at=9.0, stopped_at=8.0)
+    verdict = judge([cause, also, killed], reason="", stopped=[0, 2, 3, 8, 9, 10])
+    assert verdict.failed == ((1, 2),)
+    assert verdict.stopped == ((0, 0), (3, 3), (8, 10))
+
+
+def test_a_cause_that_was_stopped_itself_is_not_listed_as_its_own_victim() -> None:
+    verdict = judge([failed(0, stopped_at=9.0), failed(1, stopped_at=9.0)], reason="", stopped=[0, 1, 2])
+    assert (verdict.failed, verdict.stopped) == (((0, 0),), ((1, 2),))
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_ranges_are_the_numbers_in_order_and_as_few_as_can_be(numbers: set[int]) -> None:
+    ranges = ranges_of(numbers)
+    assert [one for first, last in ranges for one in range(first, last + 1)] == sorted(numbers)
+    assert all(after[0] > before[1] + 1 for before, after in pairwise(ranges))
 
 
 def test_what_the_launcher_stopped_yields_to_a_symptom() -> None:
     stopped = failed(0, stopped_at=1.0)
-    symptom = failed(1, summary="broken pipe")
+    symptom = failed(1, summary="BrokenPipeError: x")
     assert first_of_nodes([([stopped], 1), ([symptom], 9)]) is symptom
 
 
@@ -140,7 +238,7 @@ def test_what_the_launcher_stopped_yields_to_a_symptom() -> None:
     st.permutations(
         [
             ([failed(0)], 7),
-            ([failed(2, summary="broken pipe")], 3),
+            ([failed(2, summary="BrokenPipeError: x")], 3),
             ([failed(4, stopped_at=1.0)], 1),
             ([failed(6)], None),
             ([failed(8)], 7),

@@ -11,9 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from signal import Signals
+from typing import TYPE_CHECKING
 
 from phalanx.agent.verdict import EX_USAGE, Ending, Failure, Verdict, ranges_of
 from phalanx.errors._block import NOT_AVAILABLE, block, entry
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 __all__ = ["failure_report", "listed", "shown", "signal_name", "time_of"]
 
@@ -111,9 +115,10 @@ def _block(verdict: Verdict, cause: Failure, name: str) -> str:
 
 
 def _entry(index: int, failure: Failure) -> str:
+    failed_at = time_of(failure)
     return entry(
         index,
-        time=time_of(failure, "%Y-%m-%d_%H:%M:%S") or NOT_AVAILABLE,
+        time=NOT_AVAILABLE if failed_at is None else failed_at.strftime("%Y-%m-%d_%H:%M:%S"),
         host=shown(failure.host, is_line=True),
         rank=failure.rank,
         local_rank=failure.local_rank,
@@ -214,15 +219,15 @@ def signal_name(failure: Failure) -> str:
         return ""
 
 
-def time_of(failure: Failure, form: str) -> str:
-    """When it failed, by the clock and in the time zone of its host; empty: it is not known."""
+def time_of(failure: Failure) -> datetime | None:
+    """When it failed, by the clock and in the time zone of its host; None: it is not known."""
     from datetime import UTC, datetime, timedelta, timezone
 
     try:
         zone = timezone(timedelta(seconds=failure.utc_offset_s)) if failure.utc_offset_s else UTC
-        return datetime.fromtimestamp(failure.wall_at, zone).strftime(form) if failure.wall_at else ""
+        return datetime.fromtimestamp(failure.wall_at, zone) if failure.wall_at else None
     except (ValueError, OverflowError, OSError):
-        return ""
+        return None
 
 
 def listed(ranges: Iterable[tuple[int, int]]) -> str:

@@ -20,12 +20,10 @@ VERSION = 1
 def report_data(verdict: Verdict, *, name: str, host: str = "", log_dir: str | None = None) -> dict[str, Any]:
     """All that the report says, as JSON can carry it; ``host`` and ``log_dir`` are this node's.
 
-    The first of ``failures`` is the one that is blamed, the others are in the order of their ranks; what was stopped by
-    the launcher is not among them.
+    ``other_failures`` are in the order of their ranks; what was stopped by the launcher is not among them.
     """
     cause = verdict.cause
-    own = [one for one in verdict.failures if not one.is_collateral and one is not cause]
-    failures = [] if cause is None else [cause, *sorted(own, key=lambda one: one.rank)]
+    others = [one for one in verdict.failures if not one.is_collateral and one is not cause]
     return {
         "version": VERSION,
         "job": name,
@@ -33,7 +31,7 @@ def report_data(verdict: Verdict, *, name: str, host: str = "", log_dir: str | N
         "exit_code": verdict.exit_code,
         "reason": verdict.reason,
         "first_failure": None if cause is None else _failure(cause),
-        "failures": [_failure(one) for one in failures],
+        "other_failures": [_failure(one) for one in sorted(others, key=lambda one: one.rank)],
         "failed_ranks": _ranks(verdict.failed),
         "tied_ranks": _ranks(verdict.tied),
         "stopped_ranks": _ranks(verdict.stopped),
@@ -44,6 +42,7 @@ def report_data(verdict: Verdict, *, name: str, host: str = "", log_dir: str | N
 
 
 def _failure(one: Failure) -> dict[str, Any]:
+    failed_at = time_of(one)
     return {
         "rank": one.rank,
         "local_rank": one.local_rank,
@@ -54,7 +53,7 @@ def _failure(one: Failure) -> dict[str, Any]:
         "exit_code": exit_status(one.blamed_exit_code),
         "signal": -one.exit_code if one.exit_code < 0 else None,
         "signal_name": signal_name(one) or None,
-        "time": _iso_time(one) or None,
+        "time": None if failed_at is None else failed_at.isoformat(),
         "time_s": one.wall_at or None,
         "summary": one.why_not_started or one.summary,
         "exception": one.exception or None,
@@ -75,10 +74,6 @@ def _failure(one: Failure) -> dict[str, Any]:
 
 def _ranks(ranges: tuple[tuple[int, int], ...]) -> list[int]:
     return [rank for first, last in ranges for rank in range(first, last + 1)]
-
-
-def _iso_time(one: Failure) -> str:
-    return time_of(one, "%Y-%m-%dT%H:%M:%S.%f%z")
 
 
 def error_data(verdict: Verdict, *, name: str, wall_at: float) -> dict[str, Any]:

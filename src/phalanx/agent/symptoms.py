@@ -13,7 +13,7 @@ __all__ = ["has_symptom", "is_symptom"]
 
 # Python's own words for it: no text is needed.
 _BROKEN = frozenset({"BrokenPipeError", "ConnectionAbortedError", "ConnectionResetError"})
-# What torch, gloo, NCCL, and sockets below them raise. Subclasses that a user has made are the user's.
+# What torch, gloo, NCCL, and sockets below them raise. Subclasses that somebody else has made are somebody else's.
 _OF_LIBRARIES = frozenset(
     {
         "ConnectionError",
@@ -57,7 +57,9 @@ _ANY_PHRASE = re.compile("|".join(_PHRASES))
 
 def is_symptom(exception: str, text: str) -> bool:
     """Whether an exception of this type (``RuntimeError``, ``torch.distributed.DistNetworkError``) is one."""
-    kind = exception.rpartition(".")[2]
+    module, _, kind = exception.rpartition(".")
+    if module and not module.startswith("torch"):  # another library's, which speaks to a server of its own
+        return False
     return kind in _BROKEN or (kind in _OF_LIBRARIES and has_symptom(text))
 
 
