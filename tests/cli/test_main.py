@@ -103,4 +103,5 @@ def test_ctrl_c_before_anything_is_started_is_no_traceback(tmp_path: Path) -> No
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
     )
-    assert (done.returncode, done.stderr) == (130, b"")
+    said = b"phalanx: stopped by SIGINT before anything was started\n"
+    assert (done.returncode, done.stderr) == (130, said)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.agent.policy import RestartPolicy
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.run import launch_values
@@ -17,6 +18,14 @@ from phalanx.cli.words import read_words
 from phalanx.multiprocessing.std import Std
 
 Values = Callable[..., dict[str, Any]]
+
+
+def careful(**policy: Any) -> RestartPolicy:
+    """What the command line's defaults are, beside torchelastic's plain count."""
+    return RestartPolicy(**{"backoff_s": 1.0, "backoff_max_s": 60.0, "tries_hopeless_once": True, **policy})
+
+
+CAREFUL = careful()
 
 
 def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: str) -> None:
@@ -30,7 +39,15 @@ def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: st
         "no_python": False,
         "run_id": None,
         "role": "default",
-        "max_restarts": 0,
+        "restarts": CAREFUL,
+        "restart_scope": "group",
+        "restart_grace_s": None,
+        "resize_grace_s": None,
+        "warn_signal": None,
+        "warn_before_s": 0.0,
+        "stop_all": False,
+        "report_file": None,
+        "exclude_for_s": 600.0,
         "start_method": "spawn",
         "log_dir": None,
         "redirects": Std.NONE,
@@ -70,14 +87,29 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "no-python": ("1", {"no_python": True}),
     "run-path": ("1", {"module": False, "no_python": False}),
     "start-method": ("fork", {"start_method": "fork"}),
-    "max-restarts": ("5", {"max_restarts": 5}),
+    "max-restarts": ("5", {"restarts": careful(max_restarts=5)}),
+    "restart-window": ("1h", {"restarts": careful(window_s=3600.0)}),
+    "restart-refill": ("progress,90m", {"restarts": careful(refill_on_progress=True, refill_after_s=5400.0)}),
+    "restart-backoff": ("2:5m", {"restarts": careful(backoff_s=2.0, backoff_max_s=300.0)}),
+    "give-up-after": ("3", {"restarts": careful(give_up_after=3)}),
+    "restart-on": ("75,SIGKILL", {"restarts": careful(restart_on=(75, 137))}),
+    "no-restart-on": ("2,64-66", {"restarts": careful(no_restart_on=(2, 64, 65, 66))}),
+    "exclude-on": ("42", {"restarts": careful(exclude_on=(42,))}),
+    "exclude-for": ("1d", {"exclude_for_s": 86400.0}),
+    "restart-scope": ("worker", {"restart_scope": "worker"}),
     "shutdown-timeout": ("2.5", {"grace_s": 2.5}),
+    "restart-timeout": ("1m", {"restart_grace_s": 60.0}),
+    "resize-timeout": ("0", {"resize_grace_s": 0.0}),
+    "warn-signal": ("SIGUSR2", {"warn_signal": signal.SIGUSR2, "warn_before_s": 30.0}),
+    "warn-before": ("120s", {"warn_signal": signal.SIGUSR1, "warn_before_s": 120.0}),
+    "stop-all": ("1", {"stop_all": True}),
     "signals-to-handle": ("SIGTERM", {"stop_signals": (signal.SIGTERM,)}),
     "pass-signals": ("SIGCONT", {"pass_signals": (signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)}),
     "straggler-timeout": ("60", {"straggler_s": 60.0}),
     "exit-barrier-timeout": ("300", {"exit_barrier_s": 300.0}),
     "monitor-interval": ("5", {}),
     "error-file": ("e.json", {"error_file": "e.json"}),
+    "report-file": ("r.json", {"report_file": "r.json"}),
     "error-handler": ("pkg.errors:Handler", {"error_handler": "pkg.errors:Handler"}),
     "log-dir": ("/dev/null", {"log_dir": "/dev/null"}),
     "redirects": ("0:3", {"redirects": {0: Std.ALL}}),
@@ -103,7 +135,7 @@ OFFERED = [option for option in OPTIONS if option.later is None]
 
 
 def test_each_option_that_is_offered_has_an_example_here() -> None:
-    assert list(EXAMPLES) == [option.name for option in OFFERED]
+    assert EXAMPLES.keys() == {option.name for option in OFFERED}
 
 
 @pytest.mark.parametrize("option", OFFERED, ids=lambda option: option.name)
@@ -127,7 +159,7 @@ def test_an_empty_variable_counts_as_not_set(values: Values) -> None:
 
 
 def test_a_flag_wins_over_a_variable_that_is_wrong(values: Values) -> None:
-    assert values("--max-restarts", "2", environ={"PET_MAX_RESTARTS": "two"})["max_restarts"] == 2
+    assert values("--max-restarts", "2", environ={"PET_MAX_RESTARTS": "two"})["restarts"].max_restarts == 2
 
 
 @pytest.mark.parametrize("variable", ["PET_STANDALONE", "PET_MODULE", "PET_NO_PYTHON"])
@@ -258,6 +290,42 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
             "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is no time in seconds",
         ),
         (["--tee", "9"], {}, "--tee: '9' names no streams"),
+        (
+            ["--restart-window", "soon"],
+            {},
+            "--restart-window: 'soon' is no time; write seconds, or a number with a",
+        ),
+        (["--restart-window", "0"], {}, "--restart-window: '0' is no time at all"),
+        (
+            ["--restart-refill", "never,1h"],
+            {},
+            "--restart-refill: 'never' is neither never, nor progress, nor a time",
+        ),
+        (
+            ["--restart-backoff", "5:1"],
+            {},
+            "--restart-backoff: '5:1': the longest wait is shorter than the first one",
+        ),
+        (["--restart-on", "0"], {}, "--restart-on: '0' is no exit code of a failure; those are 1 to 255"),
+        (["--no-restart-on", "7-3"], {}, "--no-restart-on: '7-3' is no exit code of a failure"),
+        (
+            ["--exclude-on", "bad"],
+            {},
+            "--exclude-on: 'bad' is no exit code; write numbers, 64-78, or SIGKILL",
+        ),
+        (["--give-up-after", "1"], {}, "--give-up-after: '1' is too few; write 2 or more"),
+        (["--warn-signal", "SIGKILL"], {}, "--warn-signal: no program can catch SIGKILL; leave it out"),
+        (["--warn-signal", "NOPE"], {}, "--warn-signal: 'NOPE' is no signal of this system"),
+        (
+            ["--restart-window", "1h", "--max-restarts", "101"],
+            {},
+            "--restart-window: with a window --max-restarts can be 100 at most; 101 were asked for",
+        ),
+        (
+            ["--restart-on", "1-9", "--no-restart-on", "9,10"],
+            {},
+            "exit code 9 is in --restart-on and in --no-restart-on; it cannot do both",
+        ),
         (
             ["--rdzv-backend", "c10"],
             {},

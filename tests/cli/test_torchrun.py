@@ -141,7 +141,8 @@ def test_the_same_environment_is_read_alike(
     theirs = get_args_parser().parse_args(["train.py"])
     ours = values(environ=dict(os.environ))
 
-    for dest in ("max_restarts", "rdzv_backend", "rdzv_endpoint", "standalone", "role"):
+    assert ours["restarts"].max_restarts == theirs.max_restarts
+    for dest in ("rdzv_backend", "rdzv_endpoint", "standalone", "role"):
         assert ours[dest] == getattr(theirs, dest), dest
     assert ours["nproc"] == int(theirs.nproc_per_node)
     assert ours["duplicate_stdout_filters"] == tuple(theirs.duplicate_stdout_filters)

@@ -217,6 +217,7 @@ SAMPLES: dict[type, Any] = {
         events.HurryAsked(),
         events.LeaveAsked(),
         events.SignalSent(10),
+        events.NodeExcluded("broken"),
         events.PortNotHeld(1, "none is free"),
         events.TimePassed(),
         events.WorkerFailed(),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["launch_values", "main"]
 
 EX_TEMPFAIL = 75  # sysexits.h
+WARN_BEFORE_S = 30.0
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
 _ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -70,6 +71,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         warn(f"{name} has no effect: this version records no events yet")
     _check_nodes(values, origins)
     master_addr, master_port = _master(values, origins)
+    warn_signal, warn_before_s = _warning(values)
     fields = {
         **{name: values[name] for name in _AS_GIVEN},
         "nproc": values["nproc_per_node"],
@@ -88,6 +90,10 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "secret": values["secret_file"] or os.fsencode(environ.get(SECRET, "")) or None,
         "exit_barrier_s": values["exit_barrier_timeout"],
         "exclude_for_s": values["exclude_for"],
+        "restart_grace_s": values["restart_timeout"],
+        "resize_grace_s": values["resize_timeout"],
+        "warn_signal": warn_signal,
+        "warn_before_s": warn_before_s,
         "restarts": _restarts(values, origins),
         "straggler_s": values["straggler_timeout"],
     }
@@ -112,10 +118,12 @@ _AS_GIVEN = (
     "rdzv_conf",
     "rdzv_endpoint",
     "redirects",
+    "restart_scope",
     "role",
     "standalone",
     "start_method",
     "stderr_tail",
+    "stop_all",
     "tee",
 )
 
@@ -263,6 +271,14 @@ def _restarts(values: Mapping[str, Any], origins: Mapping[str, str]) -> RestartP
         exclude_on=values["exclude_on"],
         tries_hopeless_once=True,
     )
+
+
+def _warning(values: Mapping[str, Any]) -> tuple[int | None, float]:
+    """Return the signal that goes ahead of a stop, and how long ahead; one of both is enough to have it."""
+    number, before_s = values["warn_signal"], values["warn_before"]
+    if number is None and before_s is None:
+        return None, 0.0
+    return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
 
 
 def _signals(

@@ -7,7 +7,7 @@ checked before anything starts, and fills this in. Nothing below it knows where 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
@@ -59,6 +59,8 @@ class RunOptions(Struct, kw_only=True):
     """The node's rank where ranks are fixed by hand (static; None is 0), else a hint for the order of nodes."""
     secret: bytes | None = None
     """What authenticates the agents of a job to each other; None: a key derived from run id and endpoint."""
+    restart_scope: Literal["group", "worker"] = "group"
+    """What is started again when a worker has failed: the workers of all nodes, or that one alone."""
     restart_grace_s: float | None = None
     """The grace of workers that are stopped for a failure; None: ``grace_s``."""
     resize_grace_s: float | None = None

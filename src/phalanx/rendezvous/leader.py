@@ -320,7 +320,8 @@ class Leader:
         for place, member in enumerate(view.members):
             report = view.reports.get(member.node_id)
             is_lost, is_leaving = view.is_lost(member), view.is_leaving(member)
-            leaves_in_peace = is_leaving and not view.has_failed(member)
+            has_signed = view.has_failed(member) or member.node_id in view.signs
+            leaves_in_peace = is_leaving and not has_signed
             if report is None and not is_lost and not leaves_in_peace:
                 return None
             found.append(

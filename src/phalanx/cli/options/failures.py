@@ -133,7 +133,7 @@ ROWS: tuple[Option, ...] = (
         torchrun=False,
         group=FAILURE,
         help="signal that workers get ahead of a stop that can wait: one that was asked for, or a node that joins or "
-        "leaves",
+        "leaves; SIGUSR1 if only --warn-before is given",
     ),
     Option(
         name="warn-before",
@@ -141,7 +141,7 @@ ROWS: tuple[Option, ...] = (
         read=convert.span,
         torchrun=False,
         group=FAILURE,
-        help="how long before the stop they are warned, such as 120s",
+        help="how long before the stop they are warned, such as 120s; 30 s if only --warn-signal is given",
     ),
     switch("stop-all", FAILURE, "a stop signal to one agent ends the job on all nodes", torchrun=False),
     Option(
