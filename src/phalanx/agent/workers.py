@@ -21,6 +21,8 @@ from phalanx.rendezvous.round import Round
 
 __all__ = ["Workers"]
 
+WORKER_MARK = "PHALANX_WORKER"
+
 
 class Workers:
     """The processes of one round on this node."""
@@ -30,6 +32,8 @@ class Workers:
     ) -> None:
         self.round = settled
         self.tree = tree
+        self._spec = spec
+        self._channel_path = channel_path
         self._keeper = keeper
         self._context = _make_context(spec, settled, channel_path, tree)
 
@@ -39,6 +43,24 @@ class Workers:
         for local_rank, pidfd in self._context.sentinels().items():
             self._keeper.watch(self.pids[local_rank], pidfd)
         return self.pids
+
+    def branch(self, local_rank: int) -> ProcessTree:
+        """All that this ended worker has started, and nothing of the others; with ``restart_scope`` "worker"."""
+        token = _token_of(self._spec, self.round, local_rank)
+        return self.tree.branch(self.pids[local_rank], token, WORKER_MARK)
+
+    def start_again(self, local_rank: int, settled: Round) -> int:
+        """Start an ended worker anew, beside the others; ``settled`` is the same round with other words and counts.
+
+        Raises ``SpawnError``, and ``OSError`` when its logs cannot be opened.
+        """
+        self.tree.forget(self.pids[local_rank])
+        environment = _environment(self._spec, settled, local_rank, self._channel_path)
+        destinations = self._spec.logs.reify_again(local_rank, environment)
+        self._context.start_again(local_rank, environment, destinations)
+        pid = self.pids[local_rank]
+        self._keeper.watch(pid, self._context.sentinels()[local_rank])
+        return pid
 
     @property
     def pids(self) -> dict[int, int]:
@@ -101,7 +123,7 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
     ranks = range(settled.local_world_size)
     prefixes = {one: text for one in ranks if (text := spec.log_line_prefix(settled, one)) is not None}
     arguments = {one: spec.arguments(one) for one in ranks}
-    environments = {one: spec.environment(settled, one, channel_path) for one in ranks}
+    environments = {one: _environment(spec, settled, one, channel_path) for one in ranks}
     stdout_filters = list(spec.duplicate_stdout_filters) or None
     stderr_filters = list(spec.duplicate_stderr_filters) or None
     if isinstance(spec.entrypoint, str):
@@ -130,6 +152,20 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
         duplicate_stderr_filters=stderr_filters,
         tree=tree,
     )
+
+
+def _environment(spec: JobSpec, settled: Round, local_rank: int, channel_path: str) -> dict[str, str]:
+    environment = spec.environment(settled, local_rank, channel_path)
+    if spec.restart_scope == "worker":
+        # A worker inside a worker of another job is a child of both: whoever ends the outer one finds it.
+        outer = os.environ.get(WORKER_MARK)
+        environment[WORKER_MARK] = "/".join(filter(None, (outer, _token_of(spec, settled, local_rank))))
+    return environment
+
+
+def _token_of(spec: JobSpec, settled: Round, local_rank: int) -> str:
+    """Its lives share it: of the one before nothing is left when the next one starts."""
+    return f"{spec.job_token}.{settled.number}.{local_rank}"
 
 
 def _is_prepared_for(pid: int, number: int) -> bool:

@@ -17,6 +17,7 @@ from phalanx.launcher.environment import PYTHON, worker_environment
 from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
+from phalanx.launcher.scope import check_scope
 from phalanx.multiprocessing.procfs import own_children
 from phalanx.rendezvous.round import Round
 
@@ -64,7 +65,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
     command, arguments = command_line(options)
     token = os.urandom(16).hex()
     handler = None if options.error_handler is None else resolve_error_handler(options.error_handler)
-    return JobSpec(
+    spec = JobSpec(
         name=options.entrypoint,
         role=options.role,
         entrypoint=command,
@@ -98,6 +99,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         job_token=token,
         start_method=options.start_method,
         restarts=options.restarts,
+        restart_scope=options.restart_scope,
         graces=graces_of(options),
         stop_all=options.stop_all,
         stop_signals=options.stop_signals,
@@ -108,6 +110,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         error_file=options.error_file,
         report_file=options.report_file,
     )
+    return check_scope(spec)
 
 
 def adopts_orphans(meeting: Meeting) -> bool:

@@ -1,0 +1,24 @@
+"""Whether workers of a job can be restarted one by one; if not, one sentence instead of half of it."""
+
+from __future__ import annotations
+
+from phalanx.agent.spec import JobSpec
+
+__all__ = ["check_scope"]
+
+
+def check_scope(spec: JobSpec) -> JobSpec:
+    """The same, if what it asks for can be had. Raises ``ValueError``."""
+    if spec.restart_scope != "worker":
+        return spec
+    if spec.make_handler is not None:
+        raise ValueError(
+            f"--restart-scope worker: the rendezvous handler of the backend {spec.backend!r} knows whole rounds only; "
+            "use one of ours (c10d, etcd, file, static), or --restart-scope group"
+        )
+    if callable(spec.entrypoint) and spec.start_method == "fork":
+        raise ValueError(
+            "--restart-scope worker: a worker that is made by fork cannot be started beside others; use the start "
+            "method spawn or forkserver, or --restart-scope group"
+        )
+    return spec
