@@ -12,12 +12,10 @@ from typing import Any, ClassVar
 from phalanx.agent.events import EvidenceCollected
 from phalanx.agent.group import (
     DeadlinePassed,
-    ExceptionSeen,
     Exit,
     GroupMachine,
     GroupState,
     Say,
-    SpawnFailed,
     StopAsked,
     WorkersExited,
     WorkersSpawned,
@@ -163,12 +161,11 @@ class SinglyAgent(AgentMachine):
             commands += self._ask_again(one, now) if isinstance(one, AskAgain) else [one]
         return commands
 
-    @staticmethod
-    def _has_failed(event: object) -> bool:
-        return isinstance(event, SpawnFailed)  # all of them or none: the group never began
-
-    def _sign_seen(self, event: ExceptionSeen, now: float) -> list[Any]:
-        return self._ask_group(event, now)  # no sign of the round's end
+    def _tell(self, event: object, now: float) -> list[Any]:
+        is_of_one = isinstance(event, (events.WorkerFailed, events.FirstSignSeen))
+        if is_of_one and self.group.state is GroupState.RUNNING:
+            return []  # the round goes on
+        return super()._tell(event, now)
 
     def _judge_others(self, event: EvidenceCollected, now: float) -> list[Any]:
         void = {one.local_rank for one in self.group.exits() if one.is_void}
@@ -200,7 +197,6 @@ class SinglyAgent(AgentMachine):
         **_with(
             AgentMachine.table,
             (AgentMachine._ask_group, _ask_group),
-            (AgentMachine._exception_seen, _sign_seen),
             (AgentMachine._judge, _judge_others),
         ),
         OfWorker: {
