@@ -17,8 +17,9 @@ PLACE_GIVEN_UP = "a process of the job cannot be killed, so this node gives up i
 
 def formed(settled: Round) -> list[str]:
     """A round has settled. Nothing is said of a first round on one machine: nobody waits for it."""
+    reason = "" if settled.delay_s else settled.reason  # told when the wait began
     if settled.group_world_size > 1:
-        why = f"{settled.reason}: " if settled.reason else ""
+        why = f"{reason}: " if reason else ""
         first, last = settled.first_rank, settled.first_rank + settled.local_world_size - 1
         here = f"rank {first} is" if first == last else f"ranks {first} to {last} are"
         nodes = f"{settled.group_world_size} nodes, {settled.world_size} workers"
@@ -26,7 +27,7 @@ def formed(settled: Round) -> list[str]:
     if settled.number == 1 or not settled.reason:
         return []
     many = f"all {settled.local_world_size} workers" if settled.local_world_size > 1 else "the worker"
-    return [f"{settled.reason}; starting {many} anew"]
+    return [f"{reason}; starting {many} anew" if reason else f"starting {many} anew"]
 
 
 def stopped_for(reason: str, nproc: int, event: StopAsked) -> str:

@@ -92,6 +92,7 @@ def round_of(
         world_size=sum(member.slots for member in members),
         master_addr=record.master_addr,
         master_port=record.master_port,
+        delay_s=record.delay_s,
         role_first_rank=sum(member.slots for member in members[:place] if member.role == role),
         role_world_size=sum(member.slots for member in members if member.role == role),
     )

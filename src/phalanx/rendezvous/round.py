@@ -32,6 +32,8 @@ class Round(Struct, kw_only=True):
     """Workers in the round."""
     master_addr: str
     master_port: int
+    delay_s: float = 0.0
+    """How long it waited before it started; its reason was told then."""
     role_first_rank: int | None = None
     """The role rank of this node's local rank 0: counted over the nodes of its role. None: all have one role."""
     role_world_size: int | None = None
