@@ -126,4 +126,5 @@ def test_a_signal_that_is_not_in_signals_to_handle_keeps_its_default(launch: Lau
     job.send(signal.SIGHUP)
 
     assert job.wait() in (-signal.SIGHUP, 128 + signal.SIGHUP)
+    assert job.stderr == b""
     job.wait_nobody()
