@@ -1,8 +1,8 @@
 """What libraries raise when another process is gone, and what looks like it and is something else.
 
-Texts that name gloo or torch's store were seen with torch 2.13.0 on loopback: of two workers one called ``os._exit(3)``,
-was killed or stood still in the middle of what the name says. Two of gloo's, marked so, are in its library and could
-not be brought about. NCCL needs devices that are not here: its texts are those of its sources and of users' reports.
+Texts that name gloo or torch's store were seen with torch 2.13.0 on loopback: of two workers one ended at once, was
+killed or stood still in the middle of what the name says. Two of gloo's, marked so, are in its library and could not
+be brought about. NCCL needs devices that are not here: its texts are those of its sources and of users' reports.
 """
 
 _GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp"
