@@ -18,8 +18,9 @@ from phalanx.cli.words import CommandLine, read_words
 
 if TYPE_CHECKING:
     from phalanx.agent.policy import RestartPolicy
+    from phalanx.launcher import RunOptions
 
-__all__ = ["launch_values", "main"]
+__all__ = ["launch_values", "main", "run_options"]
 
 EX_TEMPFAIL = 75  # sysexits.h
 WARN_BEFORE_S = 30.0
@@ -49,6 +50,16 @@ def main(words: Sequence[str]) -> int:
         return EX_TEMPFAIL
     except LogDirError as reason:  # the folder was fine a moment ago
         raise UsageError(str(reason)) from None
+
+
+def run_options(words: Sequence[str]) -> RunOptions:
+    """What ``phalanx run`` would do with these words, for a program that starts an agent itself.
+
+    Raises ``UsageError``; warns on stderr, as the command does.
+    """
+    from phalanx.launcher import RunOptions
+
+    return RunOptions(**launch_values(read_words(words), os.environ))
 
 
 def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:

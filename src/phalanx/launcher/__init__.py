@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phalanx.launcher.command import run_command
+    from phalanx.launcher.library import AgentProcess, Outcome, start
     from phalanx.launcher.options import RunOptions
 
-__all__ = ["RunOptions", "run_command"]
+__all__ = ["AgentProcess", "Outcome", "RunOptions", "run_command", "start"]
 
 
 def __getattr__(name: str) -> object:
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> object:
         from phalanx.launcher.command import run_command
 
         return run_command
+    if name in ("AgentProcess", "Outcome", "start"):
+        from phalanx.launcher import library
+
+        return getattr(library, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,11 +24,25 @@ class NamelessFile:
             with tempfile.TemporaryFile() as file:
                 self.fd = os.dup(file.fileno())
 
+    @classmethod
+    def of(cls, fd: int) -> NamelessFile:
+        """One that another process has made and handed to us; the descriptor is ours from now on."""
+        self = cls.__new__(cls)
+        self.fd = fd
+        return self
+
     @property
     def path(self) -> str:
         """A path by which a process of the same user can open it; empty where there is none (no /proc)."""
         path = f"/proc/{os.getpid()}/fd/{self.fd}"
         return path if os.path.exists(path) else ""
+
+    def write(self, data: bytes) -> None:
+        """Have it hold this and nothing else. Raises ``OSError`` when there is no room."""
+        os.ftruncate(self.fd, 0)
+        offset = 0
+        while offset < len(data):
+            offset += os.pwrite(self.fd, data[offset:], offset)
 
     def read(self, limit: int | None = None) -> bytes:
         """What was written, at most ``limit`` bytes of it."""
