@@ -17,7 +17,7 @@ import itertools
 import re
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from phalanx.agent.decisions import leader_policy
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan, PassOn, WorkerTold
@@ -88,9 +88,13 @@ class Fleet:
     def start(self, *names: str, **settings: Any) -> None:
         """Start agents; several by one name are one after the other."""
         for name in names:
-            self.agents[name] = Agent(self, name, {**self.settings, **settings})
+            self.agents[name] = self.make(name, {**self.settings, **settings})
             self.agents[name].post(JobBegan())
         self.work()
+
+    def make(self, name: str, settings: dict[str, Any]) -> Agent:
+        """One agent."""
+        return Agent(self, name, settings)
 
     def fail(self, name: str, *, summary: str = "ValueError: x", code: int = 1, local_rank: int = 0) -> None:
         """A worker records an exception and ends."""
@@ -622,18 +626,21 @@ class Link:
 class Agent:
     """A node: the agent's machine, its link to the store, its workers and its keeper."""
 
+    kind: ClassVar[type[AgentMachine]] = AgentMachine
+
     def __init__(self, fleet: Fleet, name: str, settings: dict[str, Any]) -> None:
         self.fleet, self.name = fleet, name
         self.address = settings.pop("address", f"10.0.0.{len(fleet.agents) + 1}")
         self.outside_address = settings.pop("outside_address", "")
         self.is_host = settings.pop("is_host", False)
         grace_s = settings.pop("grace_s", 30.0)
-        restarts = RestartPolicy(max_restarts=settings.pop("max_restarts", 0))
+        plain = RestartPolicy(max_restarts=settings.pop("max_restarts", 0))
+        restarts = settings.pop("restarts", plain)
         self.nproc = settings["slots"]
         self.settings = {"node_id": name, "host": name, **settings}
         membership = MembershipSettings(**self.settings)
         self.member = MemberMachine(membership, leader_policy(restarts))
-        self.machine = AgentMachine(
+        self.machine = self.kind(
             self.nproc,
             membership=self.member,
             restarts=restarts,
