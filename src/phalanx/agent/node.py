@@ -29,6 +29,7 @@ from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.membership import Membership
 from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
 from phalanx.agent.processes import Processes
+from phalanx.agent.sentences import one_line
 from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, Host, JobSpec
 from phalanx.agent.verdict import Verdict
