@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+from phalanx.records import Struct
 
 if TYPE_CHECKING:
     from phalanx.agent.explanations import CgroupLevel, Explanation
@@ -25,12 +27,12 @@ LINES_MAX = 1000  # kept of a round
 UNLIMITED_BYTES = 1 << 62  # how cgroup v1 says "no limit" is the largest number of whole pages
 
 
-class _Count(NamedTuple):
+class _Count(Struct):
     kills: int | None
     limit_hits: int | None
 
 
-class _Hierarchy(NamedTuple):
+class _Hierarchy(Struct):
     """Where memory is accounted: the folder of the cgroup ``top``, which may be one inside of a container."""
 
     folder: str

@@ -16,7 +16,9 @@ import select
 import signal
 import sys
 import threading
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from phalanx.records import Struct
 
 __all__ = [
     "Child",
@@ -36,7 +38,7 @@ EXIT_CODE_LOST = 255
 _FILE_BYTES = 16384  # of a /proc file about a dead process; its cgroups and limits are about a tenth of that
 
 
-class Remains(NamedTuple):
+class Remains(Struct):
     """What the kernel tells of an ended process until it is reaped, and to nobody afterwards.
 
     ``peak_bytes``: the most memory that it or a child that it waited for had resident. A process that was started by
@@ -199,9 +201,9 @@ def _reap(id_type: int, ident: int, pid: int) -> tuple[int | None, Remains | Non
         cgroups, core_limit = _read(f"/proc/{pid}/cgroup"), _core_limit(_read(f"/proc/{pid}/limits"))
     try:
         reaped, _, usage = os.wait4(pid, os.WNOHANG)
-    except ChildProcessError:
-        reaped = 0
-    if not reaped:  # another thread was faster
+    except ChildProcessError:  # another thread was faster
+        return code, None
+    if not reaped:  # and the number is that of another child already
         return code, None
     # Linux counts in KiB, macOS in bytes; there is no other system without pidfds that this is made for.
     peak_bytes = usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -91,10 +91,11 @@ def test_no_other_child_is_waited_for(watch: Callable[..., Child]) -> None:
 
 def test_the_peak_of_memory_is_known_once_it_is_reaped(watch: Callable[..., Child]) -> None:
     child = watch(sys.executable, "-c", "bytearray(200 << 20)")
-    assert child.remains is None
+    before = child.remains
     assert has_ended(child.fileno(), 30)
     assert child.poll() == 0
 
+    assert before is None
     assert child.remains is not None
     assert 200 << 20 < child.remains.peak_bytes < 300 << 20
     assert child.remains.cgroups == "", "nothing is read of a death without a riddle"
