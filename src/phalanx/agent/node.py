@@ -262,7 +262,7 @@ class Node:
             self._processes.progress.made(message.step)
         elif isinstance(message, ExcludeAsked):
             reason = one_line(message.reason) or "it gave no reason"
-            self._driver.post(WorkerTold(NodeExcluded(f"local rank {local_rank} asks for it: {reason}")))
+            self._driver.post(WorkerTold(NodeExcluded(f"{reason} (said by local rank {local_rank})")))
 
     def _on_refusal(self, what: str, reason: str) -> None:
         self._refusals += 1
