@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from zlib import crc32
 
 from phalanx.agent.verdict import Failure
@@ -11,13 +12,15 @@ __all__ = ["signature_of", "what_cannot_heal"]
 
 _IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError"})
 _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
-# Who refuses a script's arguments: files and packages in whose code the interpreter was told to exit with 2.
-_PARSERS = frozenset(
-    {"argparse.py", "optparse.py", "click", "typer", "fire", "docopt", "tyro", "jsonargparse"}
-)
+# Who refuses a script's arguments: modules and packages in whose code the interpreter was told to exit with 2.
+_STANDARD_PARSERS = frozenset({"argparse.py", "optparse.py"})
+_INSTALLED_PARSERS = frozenset({"click", "typer", "fire", "docopt", "tyro", "jsonargparse"})
+_INSTALLED_IN = frozenset({"site-packages", "dist-packages"})  # a project may be called "fire", too
 _USAGE = 2
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127  # a shell's
-_NUMBERS = re.compile(r"0[xX][0-9a-fA-F]+|[0-9]+")
+# A number, an address, a time, a temporary name: a word with a digit in it, and what hangs on to it.
+_NUMBERS = re.compile(r"[-+.:\w]*\d[-+.:\w]*")
+_PLACE = re.compile(r" at (\S+:\d+)$")
 
 
 def what_cannot_heal(
@@ -33,7 +36,7 @@ def what_cannot_heal(
         return "a module that cannot be imported"
     if kind in _SYNTAX_ERRORS:
         return "a syntax error"
-    if kind == "SystemExit" and exit_code == _USAGE and not _PARSERS.isdisjoint(raised_in.split("/")[-3:]):
+    if exit_code == _USAGE and _is_parser(raised_in):
         return "arguments that the script refuses"
     if is_silent and exit_code in (_CANNOT_EXECUTE, _NOT_FOUND):
         return "a command that cannot be executed"
@@ -47,7 +50,17 @@ def signature_of(failure: Failure) -> int:
     job sees.
     """
     what = failure.why_not_started or failure.summary
-    message, at, place = what.rpartition(" at ")
-    if not at:
-        message, place = what, ""
-    return crc32(f"{failure.exit_code} {_NUMBERS.sub('#', message)} {place}".encode(errors="replace"))
+    at = _PLACE.search(what)
+    message, place = (what, failure.place) if at is None else (what[: at.start()], at[1])
+    return crc32(f"{failure.blamed_exit_code} {_NUMBERS.sub('#', message)} {place}".encode(errors="replace"))
+
+
+def _is_parser(path: str) -> bool:
+    """Whether it is the code of a parser of arguments: of the standard library, or an installed package."""
+    parts = path.split("/")
+    if parts[-1] in _STANDARD_PARSERS:
+        return True
+    return any(
+        above in _INSTALLED_IN and below.removesuffix(".py") in _INSTALLED_PARSERS
+        for above, below in pairwise(parts)
+    )
