@@ -235,12 +235,13 @@ class Leader:
 
     def _grow(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
         old = {(one.node_id, one.registration) for one in view.members}
+        excluded = view.excluded(self._settings.min_nodes)
         new = [
             here.node.host
             for node_id, here in view.here.items()
             if (node_id, here.registration) not in old
             and not here.node.is_leaving
-            and node_id not in view.excluded(self._settings.min_nodes)
+            and node_id not in excluded
         ]
         has_room = len(view.members) < self._settings.max_nodes
         if not (new and has_room) or self._settings.growth is Growth.NEVER:
