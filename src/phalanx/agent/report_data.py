@@ -83,11 +83,13 @@ def error_data(verdict: Verdict, *, name: str, wall_at: float) -> dict[str, Any]
     """
     cause = verdict.cause
     if cause is None:
-        info: dict[str, Any] = {"py_callstack": "", "timestamp": str(int(wall_at))}
-        return _error(f"{name}: {verdict.reason or verdict.ending.value}", verdict.exit_code, info)
+        sentence = f"{name} could not be run: {verdict.reason or verdict.ending.value}"
+        info: dict[str, Any] = {"py_callstack": sentence, "timestamp": str(int(wall_at))}
+        return _error(sentence, verdict.exit_code, info)
+    message = cause.message or cause.why_not_started or cause.summary
     info = {
         **_extra(cause),
-        "py_callstack": cause.traceback or cause.crash or cause.message,
+        "py_callstack": cause.traceback or cause.crash or message,
         "timestamp": str(int(cause.wall_at or wall_at)),
         "host": cause.host,
         "pid": cause.pid,
@@ -101,7 +103,7 @@ def error_data(verdict: Verdict, *, name: str, wall_at: float) -> dict[str, Any]
         "restart_count": verdict.restart_count,
         "reason": verdict.reason,
     }
-    return _error(cause.message or cause.why_not_started or cause.summary, verdict.exit_code, info)
+    return _error(message, verdict.exit_code, info)
 
 
 def _error(message: str, code: int, info: dict[str, Any]) -> dict[str, Any]:
