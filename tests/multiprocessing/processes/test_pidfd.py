@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -97,7 +98,9 @@ def test_the_peak_of_memory_is_known_once_it_is_reaped(watch: Callable[..., Chil
 
     assert before is None
     assert child.remains is not None
-    assert 200 << 20 < child.remains.peak_bytes < 300 << 20
+    # Until it executed its program it had this process's memory, which other tests may have let grow.
+    ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    assert 200 << 20 < child.remains.peak_bytes < max(300 << 20, ours + 1)
     assert child.remains.cgroups == "", "nothing is read of a death without a riddle"
 
 
