@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.agent.policy import RestartPolicy
 from phalanx.testing import Scenario, World
 from phalanx.testing.trace import AgentEnded, Fault, WorkerEnded, WorkerStarted
 from phalanx.testing.workload import Habits, Worker
@@ -21,7 +22,9 @@ KEEN = Habits(
 STUBBORN = Habits(asked_s=(0.01, 0.3), deaf=0.0, leaves_child=0.0, hangs=1.0)
 
 
-def scenario(nodes: int, least: int, most: int | None = None, **changes: Any) -> Scenario:
+def scenario(
+    nodes: int, least: int, most: int | None = None, *, max_restarts: int = 0, **changes: Any
+) -> Scenario:
     fields: dict[str, Any] = {
         "nodes": nodes,
         "first_nodes": nodes,
@@ -30,7 +33,7 @@ def scenario(nodes: int, least: int, most: int | None = None, **changes: Any) ->
         "min_nodes": least,
         "max_nodes": nodes if most is None else most,
         "slots": (1, 1),
-        "max_restarts": 0,
+        "restarts": RestartPolicy(max_restarts=max_restarts),
         "ttl_s": 10.0,
         "last_call_s": 5.0,
         "faults": (),
@@ -350,6 +353,33 @@ def test_a_round_that_somebody_who_remembers_ends_is_no_job_that_has_come_to_wor
     ]
 
 
+def test_a_store_that_newcomers_began_with_learns_of_survivors_what_is_spent() -> None:
+    """It took their count of restarts, and its own newcomers' budget, which was whole."""
+    world = play(
+        scenario(2, 1, is_hosted=True, max_restarts=1),
+        (20.0, worker_fails(1)),
+        (40.0, kill(0)),
+        (40.5, freeze(1)),
+        (41.0, start(0)),
+        (60.0, thaw(1)),
+        (90.0, worker_fails(0)),
+    )
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 1]
+    assert set(exit_codes(world).values()) == {3}
+
+
+def test_who_comes_when_the_job_and_its_store_are_gone_gives_up_in_its_own_time() -> None:
+    """The world waited for it to work, and then for its end, for as long as a healed job may take."""
+    world = play(
+        scenario(2, 1, is_hosted=True, first_nodes=1),
+        (49.0, cut(1)),
+        (49.5, start(1)),
+        (50.0, worker_fails(0)),
+        (60.0, heal(1)),
+    )
+    assert exit_codes(world) == {"n0.1": 3, "n1.1": 75}
+
+
 def test_a_failure_anywhere_is_one_new_round_for_all_and_charged_once() -> None:
     world = play(scenario(4, 4, max_restarts=3), (50.0, worker_fails(2, message="ValueError: bad batch")))
     assert sizes(world) == [4, 4]
@@ -371,7 +401,6 @@ def test_who_failed_first_is_blamed_and_not_the_victims_that_exit_faster() -> No
         assert causes == {(3, 2, "ValueError: bad batch")}
 
 
-@pytest.mark.xfail(strict=True, reason="inside a node the earliest sign counts, also if it is a symptom")
 def test_a_late_agent_blames_the_cause_and_not_the_symptom_that_wrote_down_its_time() -> None:
     """Both exits came in one look: a death without a record has no time but that of the look."""
     for seed in range(10):
@@ -396,6 +425,20 @@ def test_a_node_that_is_told_to_leave_does_not_blame_its_own_victim() -> None:
             seed=seed,
         )
         assert exit_codes(world)["n2.1"] == 143
+
+
+def test_the_others_wait_for_the_evidence_of_a_leaver_that_has_told_of_a_failure() -> None:
+    """Its worker was on its way out when it was told to leave: it ended with that failure, and they went on."""
+    for seed in range(10):
+        world = play(
+            scenario(2, 1),
+            (49.0, slow(1, 0.3)),
+            (50.0, worker_fails(1, message="ValueError: bad batch", exit_after_s=3.0)),
+            (52.0, leave(1)),
+            seed=seed,
+        )
+        assert sizes(world) == [2]
+        assert set(exit_codes(world).values()) == {3}
 
 
 def test_the_budget_is_the_jobs_and_not_each_nodes() -> None:

@@ -94,13 +94,19 @@ class Leader:
         settled = 0 if before is None else before.previous
         if before is not None and before.phase is not Phase.JOINING:
             settled = before.number
+        # A store that newcomers began with after its data was lost: whoever comes back knows what is spent.
+        knows_most = max(nodes, key=lambda node: node.last_restart_count, default=None)
+        if knows_most is not None and knows_most.last_restart_count > following.restart_count:
+            restart_count, policy_state = knows_most.last_restart_count, knows_most.last_policy_state
+        else:
+            restart_count, policy_state = following.restart_count, following.policy_state
         record = RoundRecord(
             number=max([0 if before is None else before.number, *(node.last_round for node in nodes)]) + 1,
             phase=Phase.JOINING,
             previous=settled,
             reason=following.reason,
-            restart_count=max([following.restart_count, *(node.last_restart_count for node in nodes)]),
-            policy_state=following.policy_state,
+            restart_count=restart_count,
+            policy_state=policy_state,
             delay_s=following.delay_s,
         )
         opened: tuple[Operation, ...] = (

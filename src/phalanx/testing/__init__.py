@@ -8,7 +8,7 @@ Nothing here is imported by the rest of the package.
 
 from __future__ import annotations
 
-from phalanx.testing.checkers import Checker, Violation
+from phalanx.testing.checking import Checker, Violation
 from phalanx.testing.scenario import Scenario
 from phalanx.testing.world import World
 

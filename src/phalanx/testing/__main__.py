@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from phalanx.testing.checkers import Violation
+from phalanx.testing.checking import Violation
 from phalanx.testing.scenario import Scenario
 from phalanx.testing.world import World
 

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
+from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.policy import RestartPolicy
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine

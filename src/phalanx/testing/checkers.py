@@ -1,13 +1,12 @@
-"""What must hold in every world, whatever happens in it. Each checker listens to the trace and knows nothing else.
-
-A checker raises ``Violation`` as soon as it sees one; ``finish`` is asked when the world has come to its end.
-"""
+"""What must hold in every world, whatever happens in it. Each checker listens to the trace and knows nothing else."""
 
 from __future__ import annotations
 
-from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
+from phalanx.testing.checking import Checker, Limits, Violation
+from phalanx.testing.exclusions import ExclusionIsKept
 from phalanx.testing.lives import Lives
+from phalanx.testing.restarts import BackoffIsKept, BudgetIsNotOverdrawn, ChargesAreDue, GivesUpInTime
 from phalanx.testing.trace import (
     AgentCrashed,
     AgentEnded,
@@ -26,16 +25,13 @@ __all__ = [
     "EX_BUG",
     "BudgetIsKept",
     "CauseIsTheInjectedOne",
-    "Checker",
     "EveryRunEnds",
-    "Limits",
     "NoBug",
     "NothingIsLeft",
     "OldWorkersAreGone",
     "OneMembershipPerRound",
     "RanksOnceEach",
     "SameVerdict",
-    "Violation",
     "all_checkers",
 ]
 
@@ -43,29 +39,6 @@ EX_BUG, EX_UNAVAILABLE = 70, 75
 # A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
 RESUMED_S = 0.1
 WITHOUT_STORE = ("store_timeout", "the store was not reached")
-
-
-class Violation(AssertionError):
-    """Something happened that must not."""
-
-
-class Limits(Struct, kw_only=True):
-    """What the job was started with, as far as it bounds rounds."""
-
-    min_nodes: int
-    max_nodes: int
-    max_restarts: int
-    ttl_s: float
-
-
-class Checker:
-    """Base: sees nothing wrong."""
-
-    def see(self, at: float, seen: Observation) -> None:
-        """Take one observation. Raises ``Violation``."""
-
-    def finish(self) -> None:
-        """The world has ended. Raises ``Violation``."""
 
 
 class OneMembershipPerRound(Checker):
@@ -184,10 +157,9 @@ class OldWorkersAreGone(Checker):
 
 
 class BudgetIsKept(Checker):
-    """Restarts are charged for failures of workers only, each once, and no more than there are."""
+    """Restarts are charged for failures of workers only, each once: what workers see as the restart count shows it."""
 
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self) -> None:
         self._own_faults = 0
         self._counts: dict[int, int] = {}
         self._lives = Lives()
@@ -201,8 +173,6 @@ class BudgetIsKept(Checker):
         if not isinstance(seen, WorkerStarted):
             return
         number, count = seen.round.number, seen.round.restart_count
-        if count > self._limits.max_restarts:
-            raise Violation(f"round {number}: restart {count} of {self._limits.max_restarts}")
         if count > self._own_faults:
             raise Violation(
                 f"round {number} is restart {count}, and workers failed {self._own_faults} times: "
@@ -356,7 +326,12 @@ def all_checkers(limits: Limits) -> list[Checker]:
         OneMembershipPerRound(limits),
         RanksOnceEach(),
         OldWorkersAreGone(limits),
-        BudgetIsKept(limits),
+        BudgetIsKept(),
+        ChargesAreDue(limits),
+        BudgetIsNotOverdrawn(limits),
+        BackoffIsKept(limits),
+        GivesUpInTime(limits),
+        ExclusionIsKept(limits),
         NothingIsLeft(),
         EveryRunEnds(),
         NoBug(),

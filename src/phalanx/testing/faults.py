@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from phalanx.testing.trace import Fault, Healed
+from phalanx.testing.trace import ExclusionAsked, Fault, Healed
 
 if TYPE_CHECKING:
     from phalanx.testing.nodes import Node
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Faults"]
 
 SIGTERM = 15
+EXCLUSIONS_MAX = 2  # of one agent; each lasts twice as long as the one before
 
 
 class Faults:
@@ -38,7 +39,10 @@ class Faults:
             "store is frozen": self._store_is_frozen,
             "node leaves": self._node_leaves,
             "node joins": self._node_joins,
+            "module is missing": self._module_is_missing,
+            "node is to be excluded": self._node_is_to_be_excluded,
         }
+        self._exclusions: dict[str, int] = {}
 
     def begin(self) -> None:
         """Plan the first one, if there is to be any."""
@@ -59,6 +63,7 @@ class Faults:
             if not agent.is_over:
                 agent.thaw()
         self._store_goes_on()
+        self._module_is_there()
         world.trace.add(Healed())
         for node in world.nodes if self._scenario.all_return else ():
             world.start_agent(node)
@@ -98,13 +103,45 @@ class Faults:
         if not healthy:
             return
         worker, rng = self._rng.choice(healthy), self._rng
-        self._world.trace.add(Fault("worker fails", worker.employer.agent, worker.rank, worker.round.number))
         kind = rng.choice(("exception", "exit", "signal"))
         if kind == "exception":
+            self._world.workload.tell_fault("worker fails", worker)
             message = f"ValueError: bad batch {rng.randrange(100)}"
             worker.fail(1, message=message, exit_after_s=rng.uniform(0.0, 3.0))
         else:
-            worker.fail(rng.randint(2, 99) if kind == "exit" else -rng.choice((6, 9, 11)))
+            code = rng.randint(2, 99) if kind == "exit" else -rng.choice((6, 9, 11))
+            self._world.workload.tell_fault("worker fails", worker, exit_code=code)
+            worker.fail(code)
+
+    def _module_is_missing(self) -> None:
+        """A file system goes, and comes back or does not: whatever is started meanwhile fails at once."""
+        workload = self._world.workload
+        workload.is_broken = True
+        self._tell("a module is missing", "everywhere")
+        if healthy := [one for one in workload.live if one.is_healthy]:
+            self._rng.choice(healthy).miss_module()
+        self._later(self._for_a_while_s(), self._module_is_there)
+
+    def _module_is_there(self) -> None:
+        self._world.workload.is_broken = False
+
+    def _node_is_to_be_excluded(self) -> None:
+        healthy = [
+            one
+            for one in self._world.workload.live
+            if one.is_healthy and self._exclusions.get(one.employer.agent, 0) < EXCLUSIONS_MAX
+        ]
+        if not healthy:
+            return
+        worker = self._rng.choice(healthy)
+        agent = worker.employer.agent
+        self._exclusions[agent] = self._exclusions.get(agent, 0) + 1
+        self._tell("asks to be excluded", agent)
+        self._world.trace.add(ExclusionAsked(agent))
+        worker.employer.exclude(worker)
+        if self._rng.random() < 0.5:
+            self._world.workload.tell_fault("worker fails", worker)
+            worker.fail(1, message="RuntimeError: CUDA error: an illegal memory access was encountered")
 
     def _agent_is_killed(self) -> None:
         node = self._node()

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from signal import Signals
 from typing import Any
 
+from phalanx.agent.causes import what_cannot_heal
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn
+from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn, WorkerTold
 from phalanx.agent.group import (
     AnnounceStop,
     ExceptionSeen,
@@ -24,9 +25,18 @@ from phalanx.agent.group import (
     WorkersExited,
     WorkersSpawned,
 )
+from phalanx.agent.progress import Progress
 from phalanx.agent.verdict import Failure
-from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
-from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, ReleasePort, Slept
+from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
+from phalanx.rendezvous.events import (
+    CheckpointDone,
+    Fence,
+    HoldPort,
+    NodeExcluded,
+    PortHeld,
+    ReleasePort,
+    Slept,
+)
 from phalanx.rendezvous.round import Round
 from phalanx.testing.loop import HAIR_S, NodeLoop
 from phalanx.testing.nodes import Keeper, Node
@@ -40,6 +50,7 @@ CHANNEL_S = (0.0002, 0.005)  # from an exception to the agent, over the socket
 ALARM_BEFORE_FENCE = 0.3  # of the ttl; this and the next are agent/node.py's
 SLEPT_MIN_S = 0.05
 DRAIN_S = (0.0, 0.1)  # logs and error files
+SCRIPT = "train.py"
 
 
 class SimulatedProcesses:
@@ -70,6 +81,7 @@ class SimulatedProcesses:
         self._workers: dict[int, Worker] = {}
         self._ended: dict[int, int] = {}
         self._recorded_at: dict[int, float] = {}
+        self._progress = Progress()
         self._is_watching_tree = False
         self._next_port = 29400 + node.rng.randrange(1000)
         self._ttl_s = ttl_s
@@ -87,6 +99,7 @@ class SimulatedProcesses:
             SignalTree: self._signal_tree,
             SignalWorkers: self._signal_workers,
             SpawnWorkers: self._spawn_workers,
+            WarnWorkers: _nothing,
         }
 
     def say(self, text: str) -> None:
@@ -105,11 +118,20 @@ class SimulatedProcesses:
         self._workers.clear()
         self._ended.clear()
         self._recorded_at.clear()
+        self._progress = Progress()
         self._is_watching_tree = False
         if self._workload.rng.random() < self._workload.habits.cannot_start:
             self._cannot_start(command.round)
             return
-        employer = Employer(self._agent, self._worker_ended, self._recorded, self._tree_changed_soon)
+        employer = Employer(
+            self._agent,
+            ended=self._worker_ended,
+            recorded=self._recorded,
+            child_ended=self._tree_changed_soon,
+            progressed=lambda worker, step: self._told(worker, self._made_progress, step),
+            checkpointed=lambda worker, step: self._told(worker, self._checkpoint_done, step),
+            exclude=lambda worker: self._told(worker, self._exclude, worker.local_rank),
+        )
         for local_rank in range(self._nproc):
             self._workers[local_rank] = self._workload.start(
                 self._node, self._agent, employer, command.round, local_rank
@@ -173,33 +195,44 @@ class SimulatedProcesses:
             self._failure(end) for end in command.exits if end.exit_code != 0 or end.is_straggler
         )
         delay_s = self._node.rng.uniform(*DRAIN_S)
-        self._loop.call_later(delay_s, self._driver.post, EvidenceCollected(failures))
+        self._loop.call_later(delay_s, self._collected, failures, self._progress)
+
+    def _collected(self, failures: tuple[Failure, ...], progress: Progress) -> None:
+        self._driver.post(EvidenceCollected(failures, progress.step, progress.checkpoint))
 
     def _failure(self, end: Exit) -> Failure:
         assert self._round is not None, "workers are of a round"
+        known: dict[str, Any] = {
+            "rank": self._round.rank(end.local_rank),
+            "local_rank": end.local_rank,
+            "host": self._node.name,
+            "group_rank": self._round.group_rank,
+            "group_world_size": self._round.group_world_size,
+            "round": self._round.number,
+            "exited_at": end.at,
+        }
         if end.why_not_started:
             return Failure(
-                rank=self._round.rank(end.local_rank),
-                local_rank=end.local_rank,
+                **known,
                 pid=0,
                 exit_code=end.exit_code,
-                exited_at=end.at,
                 why_not_started=end.why_not_started,
-                host=self._node.name,
+                cannot_heal="a command that cannot be executed",
             )
         worker = self._workers[end.local_rank]
         signs = [one for one in (end.signed_at, self._recorded_at.get(end.local_rank)) if one is not None]
+        exception = worker.message.partition(":")[0]
         return Failure(
-            rank=self._round.rank(end.local_rank),
-            local_rank=end.local_rank,
+            **known,
             pid=worker.process.pid,
             exit_code=end.exit_code or 1,
-            exited_at=end.at,
             signed_at=min(signs, default=None),
             stopped_at=None if end.is_straggler else end.stopped_at,
             own_exit_code=1 if worker.message else None,
             summary=worker.message or _cause_of(end.exit_code),
-            host=self._node.name,
+            exception=exception,
+            message=worker.message,
+            cannot_heal=what_cannot_heal(exception, SCRIPT, end.exit_code, is_silent=not worker.message),
         )
 
     # What happens to processes
@@ -233,6 +266,25 @@ class SimulatedProcesses:
         at = self._recorded_at[worker.local_rank] = self._node.clock.monotonic()
         event = ExceptionSeen(worker.local_rank, at, message[:200])
         self._node.after(self._node.rng.uniform(*CHANNEL_S), self._loop.call_soon, self._driver.post, event)
+
+    # What workers tell over the socket
+
+    def _told(self, worker: Worker, take: Callable[[int], object], number: int) -> None:
+        def unless_old() -> None:
+            if self._workers.get(worker.local_rank) is worker:
+                take(number)
+
+        self._node.after(self._node.rng.uniform(*CHANNEL_S), self._loop.call_soon, unless_old)
+
+    def _made_progress(self, step: int) -> None:
+        self._progress.made(step)
+
+    def _checkpoint_done(self, step: int) -> None:
+        self._progress.checkpoint_done(step)
+        self._driver.post(WorkerTold(CheckpointDone(step)))
+
+    def _exclude(self, local_rank: int) -> None:
+        self._driver.post(WorkerTold(NodeExcluded(f"local rank {local_rank} asks for it: a test")))
 
 
 def _nothing(_command: object) -> None:

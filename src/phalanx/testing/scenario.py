@@ -5,9 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import ClassVar
 
+from phalanx.agent.policy import RestartPolicy
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import Growth
-from phalanx.testing.checkers import Limits
+from phalanx.testing.checking import Limits
 from phalanx.testing.workload import Habits
 
 __all__ = ["FAULTS", "Scenario"]
@@ -26,6 +27,8 @@ FAULTS: dict[str, float] = {
     "store is frozen": 0.3,
     "node leaves": 1.0,
     "node joins": 1.0,
+    "module is missing": 0.3,
+    "node is to be excluded": 0.5,
 }
 """Kind → how often, relative to the others."""
 
@@ -44,7 +47,8 @@ class Scenario(Struct, kw_only=True):
     max_nodes: int = 16
     slots: tuple[int, int] = (1, 2)
     """The least and the greatest number of workers of a node."""
-    max_restarts: int = 3
+    restarts: RestartPolicy = RestartPolicy(max_restarts=3)
+    exclude_for_s: float = 60.0
     ttl_s: float = 15.0
     last_call_s: float = 30.0
     store_timeout_s: float = 60.0
@@ -66,7 +70,7 @@ class Scenario(Struct, kw_only=True):
     habits: Habits = Habits()
 
     membership_only: ClassVar[tuple[tuple[str, float], ...]] = tuple(
-        (kind, weight) for kind, weight in FAULTS.items() if kind != "worker fails"
+        (kind, weight) for kind, weight in FAULTS.items() if kind not in ("worker fails", "module is missing")
     )
     """For ``faults``: nothing that a worker could be blamed for."""
 
@@ -76,14 +80,19 @@ class Scenario(Struct, kw_only=True):
         return Limits(
             min_nodes=self.min_nodes,
             max_nodes=self.max_nodes,
-            max_restarts=self.max_restarts,
+            restarts=self.restarts,
+            exclude_for_s=self.exclude_for_s,
             ttl_s=self.ttl_s,
+            grace_s=self.grace_s,
+            clock_rates=self.clock_rates,
         )
 
     @property
     def patience_s(self) -> float:
         """How long a healed job may take until all who are there work together."""
-        return 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 3 * self.grace_s + 20.0
+        forming_s = 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 3 * self.grace_s + 20.0
+        backoff_s = self.restarts.backoff_max_s if self.restarts.backoff_s else 0.0
+        return forming_s + 2 * backoff_s / self.clock_rates[0]
 
     @classmethod
     def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:
@@ -96,7 +105,8 @@ class Scenario(Struct, kw_only=True):
             first_nodes=rng.randint(min_nodes, nodes),
             min_nodes=min_nodes,
             max_nodes=rng.randint(min_nodes, nodes),
-            max_restarts=rng.choice((0, 1, 3, 10)),
+            restarts=_drawn_policy(rng),
+            exclude_for_s=rng.choice((5.0, 20.0, 60.0)),
             ttl_s=rng.choice((6.0, 15.0, 15.0, 30.0)),
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
             grace_s=rng.choice((1.0, 5.0, 30.0)),
@@ -109,5 +119,26 @@ class Scenario(Struct, kw_only=True):
                 cannot_start=rng.choice((0.0, 0.0, 0.02)),
                 deaf=rng.choice((0.0, 0.05, 0.3)),
                 hangs=rng.choice((0.0, 0.3, 0.9)),
+                step_s=rng.choice((None, 2.0, 20.0)),
             ),
         )
+
+
+def _drawn_policy(rng: Random) -> RestartPolicy:
+    """Torchelastic's plain count as often as not; else a bit of everything."""
+    max_restarts = rng.choice((0, 1, 3, 10))
+    if rng.random() < 0.5:
+        return RestartPolicy(max_restarts=max_restarts)
+    return RestartPolicy(
+        max_restarts=max_restarts,
+        window_s=rng.choice((None, None, 60.0, 200.0)),
+        refill_after_s=rng.choice((None, None, 40.0)),
+        refill_on_progress=rng.random() < 0.4,
+        backoff_s=rng.choice((0.0, 1.0, 5.0)),
+        backoff_max_s=rng.choice((5.0, 30.0)),
+        give_up_after=rng.choice((None, None, 3, 5)),
+        restart_on=rng.choice(((), (), (), (1, 134, 137, 139, *range(2, 60)))),
+        no_restart_on=rng.choice(((), (), tuple(range(20, 40)))),
+        exclude_on=rng.choice(((), (), (134, 139))),
+        tries_hopeless_once=rng.random() < 0.5,
+    )

@@ -16,13 +16,18 @@ from phalanx.store.machine import (
     Failed,
     Notify,
     StoreMachine,
+    WatchAsked,
     WatchClosed,
 )
+from phalanx.store.port import Batch
 from phalanx.testing.loop import HAIR_S
 from phalanx.testing.network import Network, Wire
 from phalanx.testing.timeline import Entry, NodeClock
 
 __all__ = ["Connection", "StorePlace", "StoreServer"]
+
+EVERYTHING = object()
+"""The watch of who looks on: it is told at once, and not over the network."""
 
 
 class Connection:
@@ -58,6 +63,8 @@ class StoreServer:
         self._is_frozen = False
         self._is_gone = False
         self._inbox: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        if place.observe is not None:
+            self._step(WatchAsked(EVERYTHING, "/", machine.revision + 1))
 
     def freeze(self) -> None:
         """Take nothing until ``thaw()``, which finds everything that came meanwhile."""
@@ -121,12 +128,17 @@ class StoreServer:
     def _perform(self, command: Any) -> None:
         if isinstance(command, Notify):
             watches: Any = command.watches
-            for connection, number in watches:
+            for watch in watches:
+                if watch is EVERYTHING:
+                    assert self._place.observe is not None, "somebody looks on"
+                    self._place.observe(self.incarnation, command.batch)
+                    continue
+                connection, number = watch
                 connection.down.send(connection.take, connection, "batch", (number, command.batch))
         elif isinstance(command, EndWatch):
-            watch: Any = command.watch
-            connection, number = watch
-            connection.watches.pop(watch, None)
+            ended: Any = command.watch
+            connection, number = ended
+            connection.watches.pop(ended, None)
             connection.down.send(connection.take, connection, "watch ended", (number, command.error))
         else:
             caller: Any = command.caller
@@ -168,6 +180,8 @@ class StorePlace:
         self.server: StoreServer | None = None
         self.is_down = False
         """The whole machine is off: connections are not even refused."""
+        self.observe: Callable[[int, Batch], None] | None = None
+        """Told of everything that is written, by the number of the store's data."""
         self._rng = rng
         self._last: StoreServer | None = None
 

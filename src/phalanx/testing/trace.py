@@ -1,7 +1,7 @@
 """What happened in a world, in the order of true time: for the checkers, and to be read when one of them complains.
 
-An observation is what somebody outside could see: a process that begins or ends, a verdict, a fault. Nothing of it
-is told by an agent about itself but its verdict and its lines.
+An observation is what somebody outside could see: a process that begins or ends, a verdict, a fault, what is written
+in the store. Nothing of it is told by an agent about itself but its verdict and its lines.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ from typing import Any
 
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
+from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord
 
 __all__ = [
     "AgentCrashed",
     "AgentEnded",
     "AgentStarted",
+    "ExclusionAsked",
     "Fault",
     "Healed",
     "Line",
+    "NodeWritten",
     "Observation",
+    "ProgressMade",
+    "ReportWritten",
     "Resumed",
+    "RoundWritten",
     "StopSignalled",
     "StoreLost",
     "Suspended",
@@ -86,6 +92,46 @@ class Fault(Struct):
     """The rank whose own fault it is; None: nobody's but the world's."""
     round: int | None = None
     """The round of that rank."""
+    exit_code: int | None = None
+    """What the worker ends with at once; None: it takes its time, and may end otherwise."""
+    is_hopeless: bool = False
+    """Another try would meet the same."""
+
+
+class ProgressMade(Struct):
+    """A worker told its agent of a step."""
+
+    agent: str
+    round: int
+    step: int
+
+
+class ExclusionAsked(Struct):
+    """A worker asked its agent that its node be not used for a while."""
+
+    agent: str
+
+
+class RoundWritten(Struct):
+    """The store has a round, or another phase of it. ``incarnation`` tells stores with other data apart."""
+
+    incarnation: int
+    record: RoundRecord
+
+
+class NodeWritten(Struct):
+    """An agent's registration in the store; None: it is gone."""
+
+    agent: str
+    record: NodeRecord | None
+
+
+class ReportWritten(Struct):
+    """How an agent's part in a round ended, as the store has it."""
+
+    agent: str
+    round: int
+    report: Report
 
 
 class Healed(Struct):
@@ -123,6 +169,11 @@ Observation = (
     | WorkerStarted
     | WorkerEnded
     | Fault
+    | ProgressMade
+    | ExclusionAsked
+    | RoundWritten
+    | NodeWritten
+    | ReportWritten
     | Healed
     | StoreLost
     | Suspended
@@ -164,8 +215,19 @@ class Trace:
 
     def text(self, last: int | None = None) -> str:
         """Every observation as a line, or the last ones."""
-        entries = self.entries if last is None else self.entries[-last:]
+        entries = [one for one in self.entries if not isinstance(one[1], NodeWritten | ProgressMade)]
+        if last is not None:
+            entries = entries[-last:]
         return "\n".join(f"{at:10.3f}  {_line(one)}" for at, one in entries)
+
+
+def _store_line(one: RoundWritten | ReportWritten) -> str:
+    if isinstance(one, ReportWritten):
+        report = one.report
+        return f"store: {one.agent} reports of round {one.round}: {report.outcome.value}, step {report.step}"
+    record = one.record
+    wait = f", waits {record.delay_s:.1f} s" if record.delay_s else ""
+    return f"store: round {record.number} {record.phase.value}, restart count {record.restart_count}{wait}"
 
 
 def _line(one: Observation) -> str:
@@ -181,6 +243,8 @@ def _line(one: Observation) -> str:
             )
         case WorkerEnded(agent, pid, exit_code, why):
             return f"{agent}: pid {pid} ended with {exit_code} ({why})"
+        case RoundWritten() | ReportWritten():
+            return _store_line(one)
         case Fault(kind, target, rank, number):
             return f"*** {kind} {target}{'' if rank is None else f' (rank {rank} of round {number})'}"
         case Healed():

@@ -1,7 +1,8 @@
 """The user's program of a simulated job: workers that work together, and notice when one of them is gone.
 
 They do what training scripts do: need a while to begin, obey a stop signal late or never, leave children behind,
-record an exception and take seconds to exit, and fail with "Connection reset by peer" when a peer has died.
+record an exception and take seconds to exit, and fail with "Connection reset by peer" when a peer has died. They may
+tell of the steps that they have done, and of checkpoints, from which the next round goes on.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
 from phalanx.testing.nodes import Leftover, Node, Process
 from phalanx.testing.timeline import Entry, Timeline
-from phalanx.testing.trace import Trace, WorkerEnded, WorkerStarted
+from phalanx.testing.trace import Fault, ProgressMade, Trace, WorkerEnded, WorkerStarted
 
-__all__ = ["Employer", "Habits", "Worker", "Workload"]
+__all__ = ["NO_MODULE", "Employer", "Habits", "Worker", "Workload"]
 
 PEER_GONE = "RuntimeError: [Errno 104] Connection reset by peer"
+NO_MODULE = "ModuleNotFoundError: No module named 'model'"
+IMPORTS_S = (0.05, 2.0)
 SWITCHED_OFF_S = (0.05, 30.0)  # nobody says good-bye for a machine without power: time-outs tell
 
 
@@ -38,6 +41,9 @@ class Habits(Struct, kw_only=True):
     """How many workers never notice that a peer is gone."""
     ends_within_s: float = 5.0
     """How far apart workers come to their normal end."""
+    step_s: float | None = None
+    """How long a step takes of which workers tell; None: they tell of none."""
+    steps_per_checkpoint: int = 5
 
 
 class Employer(Struct):
@@ -48,6 +54,10 @@ class Employer(Struct):
     recorded: Callable[[Worker, str], None]
     """It has recorded an exception."""
     child_ended: Callable[[], None]
+    progressed: Callable[[Worker, int], None]
+    checkpointed: Callable[[Worker, int], None]
+    exclude: Callable[[Worker], None]
+    """It asks that its node be not used for a while."""
 
 
 class Worker:
@@ -69,10 +79,15 @@ class Worker:
         self._hangs = rng.random() < habits.hangs
         self._is_dying = False
         self._end: Entry | None = None
+        self.step = workload.checkpoint
         self.process = node.start_process(job, self, is_worker=True)
         if rng.random() < habits.leaves_child:
             child = Leftover(rng.random() < habits.deaf_child, lambda _: employer.child_ended())
             node.start_process(job, child, is_worker=False)
+        if workload.is_broken:
+            node.after(rng.uniform(*IMPORTS_S), self.miss_module)
+        elif habits.step_s is not None:
+            node.after(habits.step_s, self._make_step)
 
     @property
     def rank(self) -> int:
@@ -103,6 +118,24 @@ class Worker:
             self.employer.recorded(self, message)
             self._workload.trouble(self)
         self.process.node.after(exit_after_s, self.process.end, exit_code, message or "its own fault")
+
+    def miss_module(self) -> None:
+        """Fail as every worker of this program does, wherever and whenever it is started."""
+        if self.is_healthy:
+            self._workload.tell_fault("module is missing", self, exit_code=1, is_hopeless=True)
+            self.fail(1, message=NO_MODULE)
+
+    def _make_step(self) -> None:
+        habits = self._workload.habits
+        if not self.is_healthy or habits.step_s is None:
+            return
+        self.step += 1
+        self._workload.tell_step(self)
+        self.employer.progressed(self, self.step)
+        if self.rank == 0 and self.step % habits.steps_per_checkpoint == 0:
+            self._workload.checkpoint = self.step
+            self.employer.checkpointed(self, self.step)
+        self.process.node.after(habits.step_s, self._make_step)
 
     def lose_peer(self, delay_s: float) -> None:
         """A peer is gone: the next collective fails, unless this worker never takes part in one again."""
@@ -141,6 +174,10 @@ class Workload:
         """Round number and master → live workers: two lives of a job may have the same numbers, and nothing else."""
         self.started: list[Worker] = []
         """All that ever were."""
+        self.checkpoint = 0
+        """The step with which workers begin."""
+        self.is_broken = False
+        """The program is: its workers fail as they begin."""
         self._timeline = timeline
         self._trace = trace
         self._is_finishing = False
@@ -166,6 +203,17 @@ class Workload:
         self._is_finishing = True
         for worker in self.live:
             worker.finish_after(self.rng.uniform(0.1, self.habits.ends_within_s))
+
+    def tell_fault(
+        self, kind: str, worker: Worker, *, exit_code: int | None = None, is_hopeless: bool = False
+    ) -> None:
+        """Note that a worker fails by its own fault; ``exit_code`` if it exits with that at once."""
+        agent = worker.employer.agent
+        self._trace.add(Fault(kind, agent, worker.rank, worker.round.number, exit_code, is_hopeless))
+
+    def tell_step(self, worker: Worker) -> None:
+        """Note that a worker has told of a step."""
+        self._trace.add(ProgressMade(worker.employer.agent, worker.round.number, worker.step))
 
     def trouble(self, culprit: Worker, within_s: tuple[float, float] | None = None) -> None:
         """Let the peers of a worker notice that it is gone, or as good as gone."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from random import Random
 
-from phalanx.agent.policy import RestartPolicy
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.testing.agents import LAG_S, SimulatedAgent
-from phalanx.testing.checkers import Checker, Violation, all_checkers
+from phalanx.testing.checkers import all_checkers
+from phalanx.testing.checking import Checker, Violation
 from phalanx.testing.faults import Faults
 from phalanx.testing.network import Network
 from phalanx.testing.nodes import Node
+from phalanx.testing.observer import Observer
 from phalanx.testing.scenario import Scenario
 from phalanx.testing.store_client import SimulatedStore
 from phalanx.testing.store_server import StorePlace
@@ -31,6 +32,7 @@ JOIN_TIMEOUT_S = (
 CLOCK_OFFSET_MAX_S = 1e6
 SIGINT = 2
 LOOK_EVERY_S = 0.5
+RUN_ID = "job"
 SETTLED_FOR_S = (
     10.0  # echoes of the last fault have come by then: a peer that is gone, an answer that was late
 )
@@ -62,6 +64,8 @@ class World:
         self.store_clock = self._make_clock() if not self.scenario.is_hosted else self.nodes[0].clock
         name = self.nodes[0].name if self.scenario.is_hosted else "store"
         self.place = StorePlace(self.network, name, self._stream("store"))
+        self.observer = Observer(RUN_ID, self.trace)
+        self.place.observe = self.observer.see
         if not self.scenario.is_hosted:
             self.place.start(self.store_clock, keeps_data=True)
         self._faults = Faults(self, self._stream("faults"))
@@ -109,7 +113,8 @@ class World:
 
     def _demand_progress(self) -> None:
         """Everybody comes to work in one round, and stays there."""
-        until = self.timeline.now + self.scenario.patience_s
+        patience_s = self.scenario.patience_s + self._longest_exclusion_s()
+        until = self.timeline.now + patience_s
         since = None
         while not self._has_ended():
             if not self._all_work():
@@ -119,8 +124,15 @@ class World:
             elif self.timeline.now >= since + SETTLED_FOR_S + self.scenario.grace_s:
                 return
             if self.timeline.now >= until:
-                raise Violation(f"{self.scenario.patience_s:g} s after all was healed: {self._who_works()}")
+                raise Violation(f"{patience_s:g} s after all was healed: {self._who_works()}")
             self._pass_time(self.timeline.now + LOOK_EVERY_S)
+
+    def _longest_exclusion_s(self) -> float:
+        """How long a node that is excluded now stays so: each exclusion of it lasts twice as long as the one before."""
+        counts = [self.observer.exclusions[agent] for agent in self.observer.excluded]
+        return (
+            self.scenario.exclude_for_s * 2.0 ** max(counts) / self.scenario.clock_rates[0] if counts else 0.0
+        )
 
     def _demand_calm(self) -> None:
         """A job in which everybody works, and nothing happens, goes on as it is."""
@@ -164,7 +176,7 @@ class World:
 
     def _all_work(self) -> bool:
         staying = [agent for agent in self.agents if not agent.is_over]
-        if len(self.workload.workers) != 1:
+        if len(self.workload.workers) != 1 or self.observer.excluded:
             return False
         workers = self.workload.live
         working = {worker.employer.agent for worker in workers if worker.is_healthy}
@@ -224,7 +236,7 @@ class World:
         scenario = self.scenario
         name = f"{node.name}.{1 + sum(agent.node is node for agent in self.agents)}"
         settings = MembershipSettings(
-            run_id="job",
+            run_id=RUN_ID,
             node_id=name,
             host=node.name,
             slots=self._slots[node.name],
@@ -236,6 +248,7 @@ class World:
             join_timeout_s=JOIN_TIMEOUT_S,
             store_timeout_s=scenario.store_timeout_s,
             growth=scenario.growth,
+            exclude_for_s=scenario.exclude_for_s,
         )
         agent = SimulatedAgent(
             name,
@@ -245,7 +258,7 @@ class World:
             self.workload,
             self.trace,
             self._stream(name),
-            restarts=RestartPolicy(max_restarts=scenario.max_restarts),
+            restarts=scenario.restarts,
             grace_s=scenario.grace_s,
             has_keeper=scenario.has_keepers,
         )

@@ -1,0 +1,86 @@
+"""What must hold of nodes that should not be used for a while: compared are registrations in the store and workers."""
+
+from __future__ import annotations
+
+from phalanx.rendezvous.stored import NodeRecord, Phase
+from phalanx.testing.checking import Checker, Limits, Violation
+from phalanx.testing.trace import (
+    Fault,
+    NodeWritten,
+    Observation,
+    RoundWritten,
+    StoreLost,
+    Suspended,
+    WorkerEnded,
+    WorkerStarted,
+)
+
+__all__ = ["ExclusionIsKept"]
+
+KNOWN_AFTER_S = 5.0  # a leader that is slow has taken it in by then
+# What a leader decided on may be as old as its lease; a store that was gone or frozen grants every lease anew.
+DISTURBED_TTLS = 4.0
+
+
+class ExclusionIsKept(Checker):
+    """An excluded node runs no worker while there are enough others that could run the job without it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        slow = limits.clock_rates[0]
+        self._known_s = limits.ttl_s / slow + KNOWN_AFTER_S
+        self._stopped_s = self._known_s + (2 * limits.ttl_s + limits.grace_s) / slow + KNOWN_AFTER_S
+        self._calm_s = self._known_s + DISTURBED_TTLS * limits.ttl_s / slow
+        self._disturbed_at = -self._calm_s
+        self._usable: dict[str, float] = {}  # since when
+        self._excluded: dict[str, float] = {}
+        self._barred: dict[int, set[str]] = {}
+        self._live: dict[tuple[str, int], int] = {}
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Keep count of who may be used, and look at who works."""
+        match seen:
+            case Fault(kind=kind) if "store" in kind:
+                self._disturbed_at = at
+            case StoreLost():
+                self._disturbed_at = at
+                self._usable.clear()
+                self._excluded.clear()
+            case Suspended():
+                self._disturbed_at = at
+            case NodeWritten(agent, record):
+                self._note(at, agent, record)
+            case RoundWritten(_, record) if record.phase is Phase.SETTLED:
+                self._barred[record.number] = set(self._not_to_be_used(at, self._known_s))
+            case WorkerStarted(agent, pid, settled):
+                self._live[agent, pid] = settled.number
+                if agent in self._barred.get(settled.number, ()):
+                    self._complain(at, agent, f"was started in round {settled.number}")
+            case WorkerEnded(agent, pid):
+                self._live.pop((agent, pid), None)
+        if self._excluded and self._live:
+            for agent in self._not_to_be_used(at, self._stopped_s):
+                if any(owner == agent for owner, _ in self._live):
+                    self._complain(at, agent, "still runs")
+
+    def _note(self, at: float, agent: str, record: NodeRecord | None) -> None:
+        is_excluded = record is not None and bool(record.excluded)
+        is_usable = record is not None and not is_excluded and not record.is_leaving
+        for is_so, since in ((is_usable, self._usable), (is_excluded, self._excluded)):
+            if not is_so:
+                since.pop(agent, None)
+            else:
+                since.setdefault(agent, at)
+
+    def _not_to_be_used(self, at: float, known_s: float) -> list[str]:
+        """Excluded for so long that whoever leads knows it, as it knows of enough others."""
+        if at < self._disturbed_at + self._calm_s:
+            return []
+        usable = sum(at >= since + known_s for since in self._usable.values())
+        if usable < self._limits.min_nodes:
+            return []
+        return [agent for agent, since in self._excluded.items() if at >= since + known_s]
+
+    def _complain(self, at: float, agent: str, what: str) -> None:
+        since = f"{agent} has been excluded for {at - self._excluded[agent]:.1f} s"
+        raise Violation(f"{since}, {sorted(self._usable)} could do without it, and a worker of it {what}")
