@@ -652,6 +652,8 @@ def test_an_unlisted_pair_is_refused_by_name() -> None:
 class AnyHistory(RuleBasedStateMachine):
     """A driver that performs faithfully while workers die, people signal, the others decide, and time passes."""
 
+    kind: type[AgentMachine] = AgentMachine
+
     @initialize(
         nproc=st.integers(1, 4),
         straggler_s=st.sampled_from([None, 20.0]),
@@ -665,7 +667,7 @@ class AnyHistory(RuleBasedStateMachine):
         self.now = 0.0
         self.nproc = nproc
         self.others = Others()
-        self.machine = AgentMachine(
+        self.machine = self.kind(
             nproc,
             membership=self.others,
             restarts=RestartPolicy(max_restarts=2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.rendezvous.fleet import Agent, Fleet
+
 from phalanx.agent.lives import (
     BranchEmptied,
     ExamineWorker,

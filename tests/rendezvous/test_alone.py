@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from tests.rendezvous.singly import Singly
 
 from phalanx.agent.policy import RestartPolicy
 from phalanx.rendezvous.stored import Phase
 from phalanx.store.port import Delete
-from tests.rendezvous.singly import Singly
 
 ASK = "report again/1"
 
@@ -282,7 +282,9 @@ def test_a_question_that_is_open_when_membership_changes_is_void_with_its_round(
 
 
 def test_an_answer_whose_round_ends_during_the_wait_is_void_and_charged_once() -> None:
-    job = running("a", "b", "c", min_nodes=2, restarts=RestartPolicy(max_restarts=9, backoff_s=30.0), max_nodes=3)
+    job = running(
+        "a", "b", "c", min_nodes=2, restarts=RestartPolicy(max_restarts=9, backoff_s=30.0), max_nodes=3
+    )
     job.fail("b")
     job.run(0.1)
     job.fail("b")
@@ -409,9 +411,7 @@ def test_every_failure_is_charged_once_whatever_else_happens(seed: int) -> None:
         assert job.record.restart_count <= failed, "charged for nothing"
     job.heal()
     job.thaw()
-    job.run_until(
-        lambda: job.record.phase is Phase.SETTLED and all_run(job, "a", "b", "c"), within_s=2000
-    )
+    job.run_until(lambda: job.record.phase is Phase.SETTLED and all_run(job, "a", "b", "c"), within_s=2000)
     count = job.record.restart_count
     job.run(60)
     assert job.record.restart_count == count <= failed
