@@ -418,7 +418,7 @@ class SinglyHistory(AnyHistory):
                 return [WorkerStarted(local_rank, 500)]
         return super().perform(command)
 
-    @precondition(lambda self: getattr(self, "examined", None))
+    @precondition(lambda self: bool(getattr(self, "examined", None)))
     @rule()
     def an_examination_ends(self) -> None:
         starts, event = self.examined.pop(0)

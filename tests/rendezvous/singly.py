@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from tests.rendezvous.fleet import Agent, Fleet
@@ -33,12 +34,13 @@ class SinglyNode(Agent):
         self.leaves_children = False
         self.swept: list[int] = []
         self.cannot_start: set[int] = set()
-        self._node |= {
+        perform: dict[type, Callable[[Any], object]] = {
             SignalBranch: self._signal_branch,
             NameStuckIn: lambda _: None,
             ExamineWorker: self._examine,
             StartWorker: self._start_again,
         }
+        self._node.update(perform)
 
     def _signal_branch(self, command: SignalBranch) -> None:
         self.swept.append(command.local_rank)
