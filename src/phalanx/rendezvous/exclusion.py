@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from zlib import crc32
 
+from phalanx.rendezvous.events import Told
 from phalanx.rendezvous.settings import MembershipSettings
 
 __all__ = ["Exclusion"]
@@ -23,20 +24,21 @@ class Exclusion:
         self.reason = ""
         self.ends_at: float | None = None
 
-    def begin(self, reason: str, now: float) -> float:
-        """Exclude the node, or have nothing changed if it is; returns for how many seconds from now."""
-        if self.ends_at is None:
-            self._count += 1
-            longest_s = min(LONGEST_S, self._settings.exclude_for_s * 2.0 ** min(self._count - 1, 32))
-            chance = crc32(f"{self._settings.node_id} {self._count}".encode()) / 0xFFFFFFFF
-            self.reason = reason
-            self.ends_at = now + longest_s * (0.9 + chance / 10)
-        return self.ends_at - now
+    def begin(self, reason: str, now: float) -> list[Told]:
+        """Exclude the node, or have nothing changed if it is."""
+        if self.ends_at is not None:
+            return []
+        self._count += 1
+        longest_s = min(LONGEST_S, self._settings.exclude_for_s * 2.0 ** min(self._count - 1, 32))
+        chance = crc32(f"{self._settings.node_id} {self._count}".encode()) / 0xFFFFFFFF
+        for_s = longest_s * (0.9 + chance / 10)
+        self.reason, self.ends_at = reason, now + for_s
+        used = "it is used again then, and before that when there are too few others"
+        return [Told(f"this node is excluded for {for_s:.0f} s: {reason}; {used}")]
 
-    def has_ended(self, now: float) -> bool:
-        """Whether it is over by now; said once."""
+    def end_if_due(self, now: float) -> list[Told]:
+        """It may be over by now; said once."""
         if self.ends_at is None or now < self.ends_at:
-            return False
-        self.reason = ""
-        self.ends_at = None
-        return True
+            return []
+        self.reason, self.ends_at = "", None
+        return [Told("this node may be used again: it was excluded long enough")]

@@ -242,7 +242,7 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _excluded(self, event: events.NodeExcluded, now: float) -> list[Any]:
-        return [*self._part.exclude(event.reason, now), *self._reconcile(now)]
+        return [*self._part.exclusion.begin(event.reason, now), *self._reconcile(now)]
 
     def _port_not_held(self, event: events.PortNotHeld, now: float) -> list[Any]:
         return self._fail(event.reason)
@@ -346,7 +346,7 @@ class MemberMachine(Machine[MemberState]):
             return commands
         commands += self._say_waiting()
         commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
-        commands += self._part.exclusion_over(now)
+        commands += self._part.exclusion.end_if_due(now)
         commands += self._part.tell(self._job)
         commands += self._part.follow(self._job)
         return [*commands, *self._lead(now), *self._part.barrier(now)]

@@ -270,24 +270,6 @@ class Part:
         self.barrier_at = None
         return [BarrierPassed()]
 
-    # Exclusion
-
-    def exclude(self, reason: str, now: float) -> list[Any]:
-        """This node should not be used for a while."""
-        if self.exclusion.reason:
-            return []
-        for_s = self.exclusion.begin(reason, now)
-        used = "it is used again then, and before that when there are too few others"
-        return [Told(f"this node is excluded for {for_s:.0f} s: {reason}; {used}")]
-
-    def exclusion_over(self, now: float) -> list[Any]:
-        """Whether the time of an exclusion is over; said once."""
-        return (
-            [Told("this node may be used again: it was excluded long enough")]
-            if self.exclusion.has_ended(now)
-            else []
-        )
-
     # Telling
 
     def note(self, event: object) -> None:
