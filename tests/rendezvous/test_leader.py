@@ -340,6 +340,7 @@ def test_a_new_round_takes_away_what_only_the_round_before_the_last_needed() -> 
     writes = leader().decide(view(Phase.COLLECTING, A, members=MEMBERS, reports={"a": Outcome.STOPPED}), NOW)
     assert {one.key for one in writes if isinstance(one, Delete)} == {
         KEYS.waiting,
+        KEYS.all_answers,
         KEYS.joined(2),
         KEYS.reports(1),
         KEYS.members(1),
