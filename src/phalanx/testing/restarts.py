@@ -203,9 +203,9 @@ class BackoffIsKept(OpeningChecker):
 
     def begins(self, at: float, record: RoundRecord) -> None:
         """Nothing is known of the rounds before; those who remember may make it wait."""
+        self._was_charged |= bool(self._opened)
         self._opened = {record.number: (at, record.delay_s)}
         self._short = 0
-        self._was_charged = True
 
     def opens(self, opening: Opening) -> None:
         """Count short rounds."""
