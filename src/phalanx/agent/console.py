@@ -32,32 +32,38 @@ class Console:
         while self._kept and self._is_writable():
             self._write(self._kept.popleft())
 
-    def finish(self, text: str, *, hurry: int | None = None) -> None:
+    @property
+    def has_kept(self) -> bool:
+        """Whether lines wait for a reader."""
+        return bool(self._kept)
+
+    def finish(self, text: str, *, hurry: int | None = None, patience_s: float | None = None) -> None:
         """Print everything that was kept, then ``text`` as it is, however long the reader takes.
 
-        From when the descriptor ``hurry`` is readable, only what he takes at once.
+        From when the descriptor ``hurry`` is readable, only what he takes at once; with ``patience_s`` only what he
+        takes when no pause of his is longer.
         """
         for data in (*self._kept, text.encode(errors="backslashreplace")):
-            if hurry is None:
+            if hurry is None and patience_s is None:
                 self._write(data)
                 continue
             for start in range(0, len(data), select.PIPE_BUF):  # what is written at once where it is writable
-                if not self._is_writable(unless=hurry):
+                if not self._is_writable(within_s=patience_s, unless=hurry):
                     return
                 self._write(data[start : start + select.PIPE_BUF])
         self._kept.clear()
 
-    def _is_writable(self, *, unless: int | None = None) -> bool:
+    def _is_writable(self, *, within_s: float | None = 0.0, unless: int | None = None) -> bool:
         """For a pipe the kernel says yes only when PIPE_BUF bytes fit: a line of ours.
 
-        With ``unless``, wait for that, or until that descriptor is readable.
+        Wait for that so long (None: for ever), or until the descriptor ``unless`` is readable.
         """
         try:
             poll = select.poll()
             poll.register(self._fd, select.POLLOUT)
             if unless is not None:
                 poll.register(unless, select.POLLIN)
-            ready = poll.poll(0 if unless is None else None)
+            ready = poll.poll(None if within_s is None else within_s * 1000)
         except OSError:
             return True
         return any(fd == self._fd for fd, _ in ready)

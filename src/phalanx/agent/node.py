@@ -109,7 +109,8 @@ class Node:
             self._driver.post(JobBegan())
             verdict = await self._driver.ended
             is_orderly = await self._close()
-            return Ended(verdict.exit_code, self._last_words(verdict), is_orderly, handled, verdict)
+            last_words = self._last_words(verdict)
+            return Ended(verdict.exit_code, last_words, is_orderly, handled, verdict, self._is_told_to_stop)
         finally:
             self._unwatch()
             await self._channel.close()
@@ -200,10 +201,12 @@ class Node:
                 self._driver.flight.add(self._loop.time(), "BUG", second, [])
                 return False
             return not self._hurry.is_set() and self._processes.tree.is_empty
+        # Who told us to stop waits for our end; the log files are whole without a reader.
+        patience_s = self._spec.graces.stop_s if self._is_told_to_stop else FOREVER_S
         everyone: list[Workers] = [*self._processes.lagging, *([workers] if workers is not None else [])]
         for one in everyone:
             try:
-                await self._or_hurry(asyncio.ensure_future(one.drain(FOREVER_S)))
+                await self._or_hurry(asyncio.ensure_future(one.drain(patience_s)))
             except RuntimeError as error:  # the log thread has crashed, and said how
                 self._console.say(str(error))
             one.release()

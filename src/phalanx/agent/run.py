@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["run_job"]
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+# Whoever told us to stop waits for our end; a pager that somebody has left open would hold it up for ever.
+READER_S = 2.0
 
 
 def run_job(spec: JobSpec) -> int:
@@ -50,13 +52,18 @@ def run_job(spec: JobSpec) -> int:
 def _say_last(console: Console, ended: Ended, *, hurry: int | None) -> None:
     """Print the report, as long as its reader takes; a stop signal leaves him, and changes no exit code.
 
-    So does a word from the host, or its end: ``hurry`` is readable then.
+    So does a word from the host, or its end: ``hurry`` is readable then. One that came before gives him some time.
     """
+    has_words = bool(ended.last_words) or console.has_kept
     for number in ended.held_signals:
-        signal.signal(number, _leave if number in STOPPING and ended.last_words else signal.SIG_IGN)
+        signal.signal(number, _leave if number in STOPPING and has_words else signal.SIG_IGN)
     try:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ended.held_signals)
-        console.finish(ended.last_words, hurry=hurry)
+        try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ended.held_signals)
+            patience_s = READER_S if ended.was_told_to_stop else None
+            console.finish(ended.last_words, hurry=hurry, patience_s=patience_s)
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, ended.held_signals)
     except _Left:
         pass
     finally:

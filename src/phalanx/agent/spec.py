@@ -103,3 +103,5 @@ class Ended(Struct):
     """Signals that are blocked since the loop took no more of them."""
     verdict: Verdict | None = None
     """The same, as data."""
+    was_told_to_stop: bool = False
+    """Somebody asked this agent to stop, and waits for its end."""
