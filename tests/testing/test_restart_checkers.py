@@ -14,6 +14,7 @@ from phalanx.testing.checking import Checker, Limits, Violation
 from phalanx.testing.exclusions import ExclusionIsKept
 from phalanx.testing.restarts import BackoffIsKept, BudgetIsNotOverdrawn, ChargesAreDue, GivesUpInTime
 from phalanx.testing.trace import (
+    ExclusionAsked,
     Fault,
     NodeWritten,
     Observation,
@@ -250,6 +251,12 @@ def test_a_job_that_fails_twice_is_no_violation(checker: Checker) -> None:
             "still runs",
             id="an excluded node goes on",
         ),
+        pytest.param(
+            ExclusionIsKept(limits()),
+            [here("a.1"), ExclusionAsked("a.1"), 9.0, began("a.1", 2)],
+            "asked 9.0 s ago to have its node excluded",
+            id="what a worker asks for is forgotten",
+        ),
     ],
 )
 def test_a_checker_complains(checker: Checker, story: Story, sentence: str) -> None:
@@ -329,6 +336,18 @@ def test_a_checker_complains(checker: Checker, story: Story, sentence: str) -> N
             ExclusionIsKept(limits()),
             [here("a.1", excluded="why"), StoreLost(), *A_WORKS],
             id="it was excluded in another store",
+        ),
+        pytest.param(
+            ExclusionIsKept(limits()),
+            [
+                here("a.1"),
+                ExclusionAsked("a.1"),
+                here("a.1", excluded="why"),
+                here("a.1"),
+                9.0,
+                began("a.1", 2),
+            ],
+            id="it was excluded, and is not any more",
         ),
         pytest.param(
             ExclusionIsKept(limits()),

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.agent.policy import RestartPolicy
 from phalanx.testing import Scenario, World
-from phalanx.testing.trace import AgentEnded, Fault, WorkerEnded, WorkerStarted
+from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, WorkerEnded, WorkerStarted
 from phalanx.testing.workload import Habits, Worker
 
 SIGTERM = 15
@@ -141,6 +141,15 @@ def worker_of_node_fails(number: int) -> Move:
         worker.fail(3)
 
     return fail
+
+
+def ask_to_exclude(rank: int) -> Move:
+    def ask(world: World) -> None:
+        worker = worker_of(world, rank)
+        world.trace.add(ExclusionAsked(worker.employer.agent))
+        worker.employer.exclude(worker)
+
+    return ask
 
 
 def rounds(world: World) -> dict[int, tuple[float, int, int]]:
@@ -366,6 +375,21 @@ def test_a_store_that_newcomers_began_with_learns_of_survivors_what_is_spent() -
     )
     assert [count for _, _, count in rounds(world).values()] == [0, 1, 1]
     assert set(exit_codes(world).values()) == {3}
+
+
+def test_a_worker_asks_to_exclude_its_node_and_fails_and_a_spare_steps_in() -> None:
+    """What it had asked was read when it was gone, and forgotten."""
+    for seed in range(10):
+        world = play(
+            scenario(3, 2, 2, max_restarts=1, exclude_for_s=600.0, faults_until_s=100.0),
+            (50.0, ask_to_exclude(0)),
+            (50.0, worker_fails(0)),
+            seed=seed,
+        )
+        hosts = [
+            {one.process.node.name for one in world.workload.started if one.round.number == n} for n in (1, 2)
+        ]
+        assert len(hosts[0] & hosts[1]) == 1
 
 
 def test_who_comes_when_the_job_and_its_store_are_gone_gives_up_in_its_own_time() -> None:

@@ -366,11 +366,10 @@ class AgentMachine(Machine[AgentState]):
             AgentState.RUNNING: _exception_seen,
             AgentState.LEAVING: _exception_seen,
         },
-        WorkerTold: {
-            **_GROUP_OR_LATE,
+        WorkerTold: {  # what it said last may be read when it is gone
+            **dict.fromkeys(AgentState, _told_by_worker),
+            **dict.fromkeys((AgentState.CLOSING, AgentState.ENDED), _OVER),
             AgentState.NEW: _EARLY,
-            AgentState.RUNNING: _told_by_worker,
-            AgentState.LEAVING: _told_by_worker,
         },
         TreeEmptied: _GROUP_OR_LATE,
         MembersRemain: _GROUP_OR_LATE,

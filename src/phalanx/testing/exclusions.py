@@ -5,6 +5,7 @@ from __future__ import annotations
 from phalanx.rendezvous.stored import NodeRecord, Phase
 from phalanx.testing.checking import Checker, Limits, Violation
 from phalanx.testing.trace import (
+    ExclusionAsked,
     Fault,
     NodeWritten,
     Observation,
@@ -23,7 +24,10 @@ DISTURBED_TTLS = 4.0
 
 
 class ExclusionIsKept(Checker):
-    """An excluded node runs no worker while there are enough others that could run the job without it."""
+    """An excluded node runs no worker while there are enough others that could run the job without it.
+
+    A node whose worker asked for it is excluded, or was, before it runs workers again.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -36,35 +40,49 @@ class ExclusionIsKept(Checker):
         self._excluded: dict[str, float] = {}
         self._barred: dict[int, set[str]] = {}
         self._live: dict[tuple[str, int], int] = {}
+        self._asked_at: dict[str, float] = {}
 
     def see(self, at: float, seen: Observation) -> None:
         """Keep count of who may be used, and look at who works."""
         match seen:
             case Fault(kind=kind) if "store" in kind:
                 self._disturbed_at = at
+            case Suspended():
+                self._disturbed_at = at
             case StoreLost():
                 self._disturbed_at = at
                 self._usable.clear()
                 self._excluded.clear()
-            case Suspended():
-                self._disturbed_at = at
+            case ExclusionAsked(agent) if agent not in self._excluded:
+                self._asked_at.setdefault(agent, at)
             case NodeWritten(agent, record):
                 self._note(at, agent, record)
             case RoundWritten(_, record) if record.phase is Phase.SETTLED:
                 self._barred[record.number] = set(self._not_to_be_used(at, self._known_s))
-            case WorkerStarted(agent, pid, settled):
-                self._live[agent, pid] = settled.number
-                if agent in self._barred.get(settled.number, ()):
-                    self._complain(at, agent, f"was started in round {settled.number}")
             case WorkerEnded(agent, pid):
                 self._live.pop((agent, pid), None)
+            case WorkerStarted():
+                self._look_at_start(at, seen)
         if self._excluded and self._live:
             for agent in self._not_to_be_used(at, self._stopped_s):
                 if any(owner == agent for owner, _ in self._live):
                     self._complain(at, agent, "still runs")
 
+    def _look_at_start(self, at: float, seen: WorkerStarted) -> None:
+        agent, number = seen.agent, seen.round.number
+        self._live[agent, seen.pid] = number
+        if agent in self._barred.get(number, ()):
+            self._complain(at, agent, f"was started in round {number}")
+        since_s = at - self._asked_at.get(agent, at)
+        if since_s >= KNOWN_AFTER_S:
+            raise Violation(
+                f"a worker of {agent} asked {since_s:.1f} s ago to have its node excluded, and it is used"
+            )
+
     def _note(self, at: float, agent: str, record: NodeRecord | None) -> None:
         is_excluded = record is not None and bool(record.excluded)
+        if is_excluded:
+            self._asked_at.pop(agent, None)
         is_usable = record is not None and not is_excluded and not record.is_leaving
         for is_so, since in ((is_usable, self._usable), (is_excluded, self._excluded)):
             if not is_so:
