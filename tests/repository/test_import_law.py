@@ -35,7 +35,7 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
         ("errors/_record.py", "def f():\n    import phalanx.agent.spec", "What runs inside a worker"),
         ("agent/policy.py", "import time", "Modules that decide"),
         ("multiprocessing/machine.py", "from os import getpid", "Modules that decide"),
-        ("agent/machine.py", "from phalanx.agent import report", "Modules that decide"),
+        ("agent/machine.py", "from phalanx.agent import last_words", "Modules that decide"),
         ("store/port.py", "from phalanx.rendezvous import round", "Imports point one way"),
         ("agent/spec.py", "def f():\n    import phalanx.testing", "Imports point one way"),
         ("rendezvous/leader.py", "from random import random", "Modules that decide"),

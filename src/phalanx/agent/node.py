@@ -24,7 +24,6 @@ from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan, SignalPassed, WorkerTold
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
 from phalanx.agent.keeper import Keeper
-from phalanx.agent.last_words import last_words
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.membership import Membership
 from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
@@ -32,7 +31,7 @@ from phalanx.agent.processes import Processes
 from phalanx.agent.sentences import one_line
 from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, Host, JobSpec
-from phalanx.agent.verdict import Verdict
+from phalanx.agent.verdict import Ending, Verdict
 from phalanx.agent.workers import Workers
 from phalanx.multiprocessing.descriptors import make_room
 from phalanx.rendezvous.events import (
@@ -222,6 +221,10 @@ class Node:
             await work
 
     def _last_words(self, verdict: Verdict) -> str:
+        if verdict.ending is not Ending.FAILED and not self._spec.report_file:
+            return ""  # most jobs end like that, and need none of it
+        from phalanx.agent.last_words import last_words
+
         return last_words(
             verdict,
             name=self._spec.name,

@@ -52,7 +52,6 @@ _PHRASES = (
     r"nccl communicator was aborted",
     r"watchdog caught collective operation timeout",
 )
-_ANY_PHRASE = re.compile("|".join(_PHRASES))
 
 
 def is_symptom(exception: str, text: str) -> bool:
@@ -65,4 +64,6 @@ def is_symptom(exception: str, text: str) -> bool:
 
 def has_symptom(text: str) -> bool:
     """Whether a text has one of these phrases: for the last words of who gave up without an exception."""
-    return _ANY_PHRASE.search(text.lower()) is not None
+    return (
+        re.search("|".join(_PHRASES), text.lower()) is not None
+    )  # compiled when it is needed, and then kept
