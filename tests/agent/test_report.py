@@ -172,6 +172,11 @@ def test_the_stack_of_a_native_crash_follows() -> None:
     )
 
 
+def test_a_failure_that_is_told_in_a_line_has_its_exception_and_place_in_the_block() -> None:
+    verdict = verdict_from(verdict_text(judge([raised(0, signed_at=1.0), raised(1)], reason="")))
+    assert "traceback : ValueError: x at t.py:2\n" in report(verdict).partition("Root Cause")[0]
+
+
 def test_of_very_many_failures_the_block_shows_some_and_names_the_others() -> None:
     failures = [raised(rank, signed_at=float(rank)) for rank in range(300)]
     verdict = verdict_from(verdict_text(judge(failures, reason="")))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
+import termios
 import venv
 from pathlib import Path
 
@@ -215,6 +218,122 @@ def test_the_launchers_own_error_file_gets_the_root_cause(
 
     assert job.wait() == 1
     assert json.loads(outer.read_text())["message"]["message"] == "ValueError: bad batch 17"
+
+
+def test_the_launchers_own_error_file_tells_of_a_silent_death_too(launch: Launch, tmp_path: Path) -> None:
+    outer = tmp_path / "outer.json"
+
+    job = launch("--standalone", "--error-file", outer, "--no-python", "sh", "-c", "kill -9 $$")
+
+    assert job.wait() == 137
+    message = json.loads(outer.read_text())["message"]
+    assert message["errorCode"] == 137
+    assert "SIGKILL" in message["message"]
+    assert message["extraInfo"]["rank"] == 0
+
+
+@pytest.mark.parametrize("option", ["--error-file", "--report-file"])
+def test_a_file_that_cannot_be_written_is_one_line_and_the_exit_code_stays(
+    launch: Launch, option: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "no such folder" / "x.json"
+
+    job = launch("--standalone", option, path, "--no-python", "sh", "-c", "exit 7")
+
+    assert job.wait() == 7
+    assert job.stderr.decode().count(str(path)) == 1
+    assert f"phalanx: could not write '{path}': No such file or directory\n" in job.stderr.decode()
+    assert job.stderr.decode().splitlines()[-1].endswith("failed: rank 0: exit code 7")
+
+
+def test_a_report_file_has_the_content_of_the_report(launch: Launch, script: Script, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+
+    job = launch("--standalone", "--nproc-per-node", 4, "--report-file", path, script(BAD_BATCH))
+
+    assert job.wait() == 1
+    data = json.loads(path.read_text())
+    first = data["first_failure"]
+    assert (data["exit_code"], first["rank"], first["exception"]) == (1, 1, "ValueError")
+    assert first["message"] == "ValueError: bad batch 17"
+    assert first["place"].endswith(f"train.py:{LINE_OF_RAISE}")
+    assert (data["failed_ranks"], data["stopped_ranks"]) == ([1], [0, 2, 3])
+    assert "stopped because of it: ranks 0, 2, 3" in job.summary
+    beside = Path(data["node"]["log_dir"]) / "report.json"
+    assert json.loads(beside.read_text()) == data
+    assert (beside.parent / "flight.jsonl").exists()
+
+
+@pytest.mark.parametrize("ending", ["succeeded", "stopped"])
+def test_a_report_file_is_there_however_the_job_ends(
+    launch: Launch, script: Script, tmp_path: Path, ending: str
+) -> None:
+    train = script("import sys\nfrom telling import *\ntell('ready')\nstay() if sys.argv[1:] else None")
+    path = tmp_path / "report.json"
+
+    job = launch("--standalone", "--report-file", path, train, *(["stay"] if ending == "stopped" else []))
+    if ending == "stopped":
+        job.told("ready")
+        job.send(signal.SIGTERM)
+
+    code = job.wait()
+    data = json.loads(path.read_text())
+    assert (data["ending"], data["exit_code"], data["first_failure"]) == (ending, code, None)
+
+
+def test_an_exception_of_a_thread_is_told_with_its_name(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import os, threading
+
+        def load():
+            raise OSError("shard 9 is gone")
+
+        thread = threading.Thread(target=load, name="loader")
+        thread.start()
+        thread.join()
+        os._exit(4)
+        """
+    )
+    job = launch("--standalone", train)
+
+    assert job.wait() == 4
+    assert "train.py:4 in thread loader (exit code 4)" in job.stderr.decode().splitlines()[-1]
+
+
+def test_on_a_terminal_of_80_columns_no_line_of_ours_is_wider(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import os, sys
+        sys.stderr.write("\\x1b[2J\\x1b]0;owned\\x07" + "wide " * 40 + "\\n")
+        raise ValueError("a batch of records that nobody would call good " * 4)
+        """
+    )
+    master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, 80))
+    job = launch("--standalone", "--nproc-per-node", 2, "-r", 3, train, streams={"stderr": slave})
+    os.close(slave)
+    shown = b""
+    while chunk := _read(master):
+        shown += chunk
+    os.close(master)
+
+    assert job.wait() == 1
+    text = shown.decode().replace("\r\n", "\n")
+    assert "\x1b" not in text
+    report = text.partition("Root Cause")[2].rpartition("=====\n")[2]
+    said = report[report.index("phalanx: stopped") if "phalanx: stopped" in report else 0 :]
+    own = [line for line in said.splitlines() if line.startswith(("phalanx: ", " " * 9))]
+    assert len(own) > 5
+    assert [line for line in own if len(line) > 80 and " " in line[9:].strip()] == [], "a path is one word"
+    assert "a batch of records that nobody would call good " * 4 in " ".join(said.split())
+
+
+def _read(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, 65536)
+    except OSError:  # EIO: the last holder of the other end has gone
+        return b""
 
 
 # A worker may leave anything where its error file should be: the job's end is the worker's exit code all the same.

@@ -51,7 +51,7 @@ def failure_report(
             return lines.add(f"error: {verdict.reason}").text()
         _tell_restarts(lines, verdict)
         what = "was stopped" if has_run else "could not be run"
-        return lines.add(f"{name} {what}: {verdict.reason}").text()
+        return lines.add(f"{_whole(name)} {what}: {verdict.reason}").text()
     if not cause.why_not_started:
         lines.add_plain(_block(verdict, cause, name))
         _tell_stderr(lines, cause)
@@ -126,12 +126,14 @@ def _entry(index: int, failure: Failure) -> str:
         signal_name=signal_name(failure),
         pid=failure.pid,
         error_file=shown(failure.error_file, is_line=True) or NOT_AVAILABLE,
-        explanation="\n".join(filter(None, map(shown, _explanation(failure)))),
+        explanation="\n".join(filter(None, map(shown, _explanation(failure, is_cause=index == 0)))),
     )
 
 
-def _explanation(failure: Failure) -> Iterator[str]:
-    yield (failure.traceback or failure.message or failure.why_not_started or failure.summary).rstrip("\n")
+def _explanation(failure: Failure, *, is_cause: bool) -> Iterator[str]:
+    line = failure.why_not_started or failure.summary
+    message = failure.message if is_cause or not failure.exception else ""  # others have theirs in the line
+    yield (failure.traceback or message or line).rstrip("\n")
     yield failure.crash.strip("\n")
 
 
@@ -171,7 +173,7 @@ def _last_line(verdict: Verdict, cause: Failure, name: str) -> str:
     what = cause.why_not_started or _what(cause) or f"exit code {verdict.exit_code}"
     code = f" (exit code {verdict.exit_code})" if f"exit code {verdict.exit_code}" not in what else ""
     where = f" on {cause.host}" if cause.host and cause.group_world_size > 1 else ""
-    return f"{name} failed: rank {cause.rank}{where}: {what}{code}"
+    return f"{_whole(name)} failed: rank {cause.rank}{where}: {what}{code}"
 
 
 def _what(cause: Failure) -> str:
