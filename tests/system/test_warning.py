@@ -1,0 +1,212 @@
+"""Ahead of a stop that can wait, workers are warned: `--warn-signal`, `--warn-before`; and a grace for each cause."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+from tests.system.launch import Launch, Script
+from tests.system.machines import Agents, Network, begin_together, c10d
+
+LONG_BEFORE_THE_END_OF_THE_WARNING_S = 40.0
+SAVES_WHEN_WARNED = """
+    import signal, sys, time
+    import phalanx
+    from telling import stay, tell
+
+    def save(*_):
+        tell("warned")
+        while not phalanx.should_stop():
+            time.sleep(0.01)
+        tell("saved")
+        sys.exit(0)
+
+    signal.signal(signal.SIGUSR1, save)
+    signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+    tell("ready")
+    stay()
+"""
+WARNED = ("--warn-signal", "SIGUSR1", "--warn-before", "90s")
+
+
+def test_workers_that_end_after_the_warning_are_never_asked(launch: Launch, script: Script) -> None:
+    job = launch("--standalone", "--nproc-per-node", 2, *WARNED, script(SAVES_WHEN_WARNED))
+    job.told("ready", 2)
+
+    asked_at = time.monotonic()
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 143
+    assert time.monotonic() - asked_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S
+    assert len(job.told("warned", 2)) == len(job.told("saved", 2)) == 2
+    assert not [event for event in job.events if event.name == "asked"]
+    (line,) = job.stderr.decode().splitlines()
+    assert "SIGTERM: SIGUSR1 to 2 workers, 90 s to end by themselves, then SIGTERM" in line
+
+
+def test_a_worker_that_would_die_of_the_warning_is_spared_named_and_asked_when_it_is_over(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, signal, sys
+        from telling import stay, tell
+
+        def stop(number, _):
+            tell("asked", number=number)
+            if number == signal.SIGTERM:
+                sys.exit(0)
+
+        signal.signal(signal.SIGTERM, stop)
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGUSR2, stop)
+        tell("ready")
+        stay()
+        """
+    )
+    warned = ("--warn-signal", "SIGUSR2", "--warn-before", "2s")
+    job = launch("--standalone", "--nproc-per-node", 2, *warned, train)
+    job.told("ready", 2)
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 143
+    asked = {rank: [e["number"] for e in job.told("asked", 3) if e.rank == rank] for rank in (0, 1)}
+    assert asked == {0: [signal.SIGUSR2, signal.SIGTERM], 1: [signal.SIGTERM]}
+    first, last = (event.at for event in job.told("asked") if event.rank == 0)
+    assert last - first >= 1.5
+    assert b"SIGUSR2 was not passed to local rank 1" in job.stderr
+
+
+def test_a_second_signal_cuts_the_warning_short(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import signal
+        from telling import stay, tell
+
+        signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
+        signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+        tell("ready")
+        stay()
+        """
+    )
+    job = launch("--standalone", *WARNED, train)
+    job.told("ready")
+    job.send(signal.SIGTERM)
+    job.told("warned")
+    time.sleep(1)  # sooner than 0.5 s the second would count as the first's double
+
+    job.send(signal.SIGTERM)
+
+    again_at = time.monotonic()
+    assert job.wait() == 143
+    assert time.monotonic() - again_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S
+    assert job.told("asked")
+
+
+def test_a_failure_is_not_warned_of_and_has_a_grace_of_its_own(launch: Launch, script: Script) -> None:
+    train = script(
+        """
+        import os, signal, sys, time
+        from telling import stay, tell
+
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
+            signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+            tell("ready")
+            stay()
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        sys.exit(7)
+        """
+    )
+    graces = ("--shutdown-timeout", 80, "--restart-timeout", 1)
+    job = launch("--standalone", "--nproc-per-node", 2, *graces, *WARNED, train)
+    job.told("ready")
+
+    (job.folder / "go").touch()
+
+    assert job.wait() == 7
+    asked_at = job.told("asked")[0].at
+    assert time.monotonic() - asked_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S, "no grace of 80 s"
+    assert not [event for event in job.events if event.name == "warned"]
+    assert b"1 s of grace" in job.stderr
+
+
+MEMBER = """
+    import os, signal, sys
+    from meeting import attend
+    from telling import tell
+
+    def leave(number, _):
+        tell("asked", number=number, round=int(os.environ["PHALANX_ROUND"]))
+        if number == signal.SIGUSR1:
+            sys.exit(0)
+
+    signal.signal(signal.SIGUSR1, leave)
+    signal.signal(signal.SIGTERM, leave)
+    attend()
+"""
+
+
+@pytest.mark.parametrize("way", ["leaves", "joins"])
+def test_a_node_that_leaves_or_joins_is_warned_of_on_all_nodes(
+    network: Network, agents: Agents, script: Script, way: str
+) -> None:
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "1:2"), *WARNED, script(MEMBER))
+    staying = agents(a, *arguments)
+    if way == "joins":
+        staying.begun(world=1)
+        other = agents(b, *arguments)
+        begin_together([staying, other], world=2)
+        warned = {staying: 1}
+    else:
+        other = agents(b, *arguments)
+        begin_together([staying, other], world=2)
+        before = len([event for event in staying.events if event.name == "asked"])
+        other.send(signal.SIGTERM)
+        assert other.wait() == 143
+        staying.until("begun", world=1, after=other.events[-1].at)
+        warned = {staying: before + 1, other: 1}
+    for agent, count in warned.items():
+        asked = [event["number"] for event in agent.events if event.name == "asked"]
+        assert asked == [signal.SIGUSR1] * count
+    network.order("exit 0")
+    assert staying.wait() == 0
+
+
+@pytest.mark.parametrize("way", ["is lost", "fails"])
+def test_a_node_that_is_lost_or_fails_is_not_warned_of_and_each_has_its_grace(
+    network: Network, agents: Agents, script: Script, way: str
+) -> None:
+    a, b = network.host(1), network.host(2)
+    graces = ("--shutdown-timeout", 80, "--restart-timeout", 1, "--resize-timeout", 2)
+    train = script(
+        """
+        import os, signal
+        from meeting import attend
+        from telling import tell
+
+        for number in signal.SIGUSR1, signal.SIGTERM:
+            signal.signal(number, lambda number, _: tell("asked", number=number))
+        attend()
+        """
+    )
+    conf = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
+    arguments = (*c10d(a, "1:2", **conf), "--max-restarts", 1, *graces, *WARNED, train)
+    staying, other = agents(a, *arguments), agents(b, *arguments)
+    begun = begin_together([staying, other], world=2)
+
+    if way == "is lost":
+        other.send(signal.SIGKILL)
+        staying.until("begun", world=1)
+    else:
+        network.order("exit 3", b)
+        begin_together([staying, other], world=2, newer_than=begun)
+
+    assert {event["number"] for event in staying.told("asked")} == {signal.SIGTERM}
+    assert (b"2 s of grace" if way == "is lost" else b"1 s of grace") in staying.stderr
+    network.order("exit 0")
+    assert staying.wait() == 0
