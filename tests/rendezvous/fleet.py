@@ -115,6 +115,15 @@ class Fleet:
         self[name].post(StopAsked(signal, 30.0))
         self.work()
 
+    def ask_exclusion(self, name: str, reason: str = "GPU 3") -> None:
+        """A worker asks that its node be used no more for a while."""
+        self[name].post(WorkerTold(events.NodeExcluded(reason)))
+        self.work()
+
+    def progress(self, name: str, step: int) -> None:
+        """A worker has come so far; the agent keeps it for the end of the round."""
+        self[name].step = step
+
     def checkpoint(self, name: str, step: int = 1) -> None:
         """A worker has finished a checkpoint."""
         self[name].post(WorkerTold(events.CheckpointDone(step)))
@@ -665,6 +674,7 @@ class Agent:
         self.stop_code: int | None = None
         self.stop_grace_s: float | None = None
         self.summaries: dict[int, str] = {}
+        self.step: int | None = None
         self._node: dict[type, Callable[[Any], object]] = {
             AnnounceStop: self._announce,
             CollectEvidence: self._collect,
@@ -742,7 +752,7 @@ class Agent:
 
     def _collect(self, command: CollectEvidence) -> None:
         self.round = None
-        self.post(EvidenceCollected(self._evidence(command.exits)))
+        self.post(EvidenceCollected(self._evidence(command.exits), self.step))
 
     def _finish(self, command: Finish) -> None:
         assert not self.alive, f"workers are alive at the end\n{self.fleet.story()}"
@@ -762,6 +772,7 @@ class Agent:
         self.is_stopping = False
         self.stop_grace_s = None
         self.summaries = {}
+        self.step = None
         self.post(WorkersSpawned({one: 100 + one for one in self.alive}))
 
     def _obey(self, code: int) -> None:

@@ -318,7 +318,8 @@ class MemberMachine(Machine[MemberState]):
             times = [self._opening.deadline]
         elif self.state in (MemberState.REGISTERING, MemberState.PRESENT):
             times = [self._lease.silent_at, self._here.again_at]
-            if self.state is MemberState.PRESENT and not (self._part_ended or self._is_decided):
+            is_over = self._part_ended or self._is_decided or self._has_failed
+            if self.state is MemberState.PRESENT and self._job.is_listed and not is_over:
                 times += [self._leading.deadline, self._part.barrier_at, self._part.exclusion.ends_at]
         elif self.state is MemberState.SILENT and not self._has_failed:
             times = [None if self._draining.is_local else self._lease.ended_at]

@@ -311,8 +311,8 @@ class Part:
             if not self._pending.may_send(EXCLUDE):
                 return []
             self._here.excluded = self.exclusion.reason
-            here = self._here.put(is_leaving=self.is_leaving, is_busy=self.running is not None)
-            return list(self._here.attempt(EXCLUDE, (), (here,)))
+            is_busy = self.running is not None
+            return list(self._here.rewrite(EXCLUDE, is_leaving=self.is_leaving, is_busy=is_busy))
         commands: list[Any] = self._questions.follow(job, self.running)
         if self._verdict is not None:
             unspoken = Compare(self._keys.verdict, Field.CREATE_REVISION, 0)
@@ -356,12 +356,14 @@ class Part:
         if event.purpose == JOIN:
             self._joined = self._join_tried  # the round of today may be another one
         elif event.purpose == LEAVE:
+            self._here.was_written(event)
             self._has_told_leaving = True
             if self._gives_up_leading:
                 self._campaigned_at = event.revision  # nothing to give up until this was heard
         elif event.purpose == CAMPAIGN:
             self._campaigned_at = event.revision
         elif event.purpose == EXCLUDE:
+            self._here.was_written(event)
             self._told_exclusion = self._here.excluded
         elif event.purpose == CHECKPOINT:
             self._checkpoint = None
@@ -376,6 +378,8 @@ class Part:
         """A guard failed, and not that of the registration."""
         if event.purpose.startswith(REPORT):  # an attempt that seemed to have failed has written it
             self._was_told(event)
+        elif event.purpose == EXCLUDE:
+            self._here.was_written(event)
         elif event.purpose == END:  # the job has a verdict already
             self._verdict = None
 

@@ -42,6 +42,7 @@ class Registration:
         self._name_taken_since: float | None = None
         self.excluded = ""
         """Why this node should not be used, as the others are told."""
+        self._written_at = 0  # the revision of the last write of the registration, as far as is known
         self._remembered = NodeRecord(host="", address="", slots=0)  # what a store without data must be told
 
     @property
@@ -99,13 +100,26 @@ class Registration:
     def was_registered(self, event: Transacted) -> bool:
         """Whether the answer to ``register`` says that we are, now or by an attempt that seemed to have failed."""
         if event.succeeded:
-            self.revision = event.revision
+            self.revision = self._written_at = event.revision
             return True
         found = event.results[0][0] if event.results and event.results[0] else None
         if found is not None and found.lease == self.lease:
-            self.revision = found.create_revision
+            self.revision, self._written_at = found.create_revision, found.mod_revision
             return True
         return False
+
+    def rewrite(self, purpose: str, *, is_leaving: bool, is_busy: bool) -> list[Transact]:
+        """Write it anew over what was written last: a copy of this that arrives late must not undo what came after."""
+        last = Compare(self._key, Field.MOD_REVISION, self._written_at)
+        return self.attempt(purpose, (last,), (self.put(is_leaving=is_leaving, is_busy=is_busy),))
+
+    def was_written(self, event: Transacted) -> None:
+        """A transaction with it was applied; or not, since one that seemed to have failed has written it."""
+        if event.succeeded:
+            self._written_at = event.revision
+        elif event.results and event.results[0]:
+            self._written_at = event.results[0][0].mod_revision
+            self._pending.seen()  # this was the news
 
     def not_registered(self, event: Transacted, now: float) -> tuple[list[Any], str | None]:
         """Somebody else is registered by this name: what to do about it, or the sentence with which to give up."""
