@@ -6,7 +6,6 @@ Real agents, workers and keepers. Where the program itself must die, it is a pro
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import gc
 import os
@@ -480,6 +479,7 @@ def report(outcome):
         "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
         "signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))",
         "for fd in (0, 1, 2): os.close(fd)",
+        "for fd in (1, 2): os.close(fd)",
     ],
     ids=[
         "ignores SIGCHLD",
@@ -487,10 +487,18 @@ def report(outcome):
         "dies of SIGPIPE",
         "reaps everybody",
         "is a daemon",
+        "has no output",
     ],
 )
 def test_a_program_with_its_own_ways(house: House, before: str) -> None:
-    train = house.script("import os, sys; sys.exit(7 if os.environ['RANK'] == '1' else 0)")
+    train = house.script(
+        """
+        import os, signal, sys
+        assert not signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
+        sys.exit(7 if os.environ["RANK"] == "1" else 0)
+        """
+    )
     sleeper = house.script(GRACEFUL, "sleeper.py")
     job = host(
         house,
@@ -498,13 +506,17 @@ def test_a_program_with_its_own_ways(house: House, before: str) -> None:
         {before}
         report(begin("--nproc-per-node", "2", {train!r}).wait())
         with begin({sleeper!r}) as agent:
-            open(os.environ["BLACK_BOX_PIPE"], "w").close()
-            tell("started")
+            streams = [os.readlink(f"/proc/{{agent.pid}}/fd/{{fd}}") for fd in (0, 1, 2)]
+            tell("started", streams=streams)
             while not os.path.exists("go"):
                 time.sleep(0.01)
         report(agent.wait())
         agent = begin("--no-python", "sleep", "1000")
         agent.kill()
+        try:
+            os.waitid(os.P_PID, agent.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # somebody in this program has waited for it
         agent.stop()
         agent.wait()
         agent.stop()
@@ -516,6 +528,11 @@ def test_a_program_with_its_own_ways(house: House, before: str) -> None:
         assert first["code"] == 7, first
         assert "failed: rank 1" in first["report"]
         job.told("ready")
+        (started,) = job.told("started")
+        given = [os.devnull] * 3
+        if "os.close" not in before:
+            given[1:] = [str(job.folder / name) for name in ("stdout", "stderr")]
+        assert started["streams"] == given
         (job.folder / "go").touch()
         assert job.wait() == 0
         assert job.told("asked")
@@ -690,38 +707,36 @@ def test_a_host_that_has_asked_for_the_stop_leaves_the_workers_their_grace(house
         assert job.until("saved").rank == 0
 
 
-@pytest.mark.parametrize("flags", [[], ["-t", "3"]], ids=["its report", "a worker's last lines"])
+FULL_PIPES = {
+    "its report": ([], "sys.exit(7)", 0),
+    "lines of a worker that failed": (["-t", "3"], "sys.stderr.write('x' * 200_000); sys.exit(7)", 1),
+    "lines of a worker that was stopped": (
+        ["-t", "3"],
+        "sys.stderr.write('x' * 200_000); time.sleep(1000)",
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize(("flags", "end_of_worker", "children"), FULL_PIPES.values(), ids=FULL_PIPES)
 def test_a_console_that_nobody_reads_does_not_hold_an_agent_without_a_host(
-    house: House, flags: list[str]
+    house: House, flags: list[str], end_of_worker: str, children: int
 ) -> None:
-    """We are at the other end of its standard error, and never read; the pipe is full when the job fails."""
+    """We are at the other end of its standard error, and never read; the pipe is full from the beginning."""
     read, write = os.pipe()
-    train = house.script(
-        """
-        import sys
-        from telling import tell
-        tell("failing")
-        sys.stderr.write("x" * 200_000 if sys.argv[1:] else "")
-        sys.exit(7)
-        """
-    )
-    words = ["--shutdown-timeout", "1", *flags, train, *(["much"] if flags else [])]
+    train = house.script(f"import sys, time; from telling import tell; tell('there'); {end_of_worker}")
     job = host(
         house,
         f"""
         os.set_blocking(2, False)
-        try:
-            while True:
-                os.write(2, b"x" * 65536 if os.write(2, b"x") else b"")
-        except BlockingIOError:
-            pass
-        try:
-            while True:
-                os.write(2, b"x")
-        except BlockingIOError:
-            pass
+        for size in (65536, 1):
+            try:
+                while True:
+                    os.write(2, b"x" * size)
+            except BlockingIOError:
+                pass
         os.set_blocking(2, True)
-        agent = begin(*{words!r})
+        agent = begin(*{["--shutdown-timeout", "1", *flags, train]!r})
         tell("agent", agent=agent.pid)
         agent.wait()
         """,
@@ -730,8 +745,9 @@ def test_a_console_that_nobody_reads_does_not_hold_an_agent_without_a_host(
     try:
         with job:
             (agent,) = job.told("agent")
-            job.told("failing")
-            until_it_sleeps_in_the_report(agent["agent"])
+            job.told("there")
+            # Of the keeper and the worker: how many are there yet when the console is what the agent waits for?
+            wait_until_it_has_children(agent["agent"], at_most=children)
             job.send(signal.SIGKILL)
             job.wait()
             job.wait_nobody()
@@ -740,13 +756,11 @@ def test_a_console_that_nobody_reads_does_not_hold_an_agent_without_a_host(
         os.close(write)
 
 
-def until_it_sleeps_in_the_report(pid: int) -> None:
-    """No worker is left, and so only the console can be what the agent waits for."""
+def wait_until_it_has_children(pid: int, *, at_most: int) -> None:
     deadline = time.monotonic() + LIMIT_S
-    with contextlib.suppress(FileNotFoundError):
-        while len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) > 1:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    while len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) > at_most:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 # What crosses the border
@@ -782,6 +796,9 @@ def test_workers_and_keeper_hold_nothing_of_the_host(house: House) -> None:
         assert len([one for one in held if one.startswith("socket:")]) == 2  # the agent's, and the witness
         assert not [one for one in held if one.startswith("/memfd:phalanx")]
         assert os.getsid(agent.pid) == agent.pid
+        for fd in Path(f"/proc/{agent.pid}/fdinfo").iterdir():  # whatever a plug-in of the agent may start
+            flags = re.search(r"^flags:\s+(\d+)$", fd.read_text(), re.MULTILINE)
+            assert int(fd.name) < 3 or (flags and int(flags[1], 8) & os.O_CLOEXEC), os.readlink(fd)
 
 
 def test_the_secret_reaches_no_worker(house: House) -> None:
