@@ -173,3 +173,39 @@ def test_specs_of_ones_own_need_two_members() -> None:
     ).stdouts == {3: "/logs/3"}
     with pytest.raises(TypeError):
         LogsSpecs()  # type: ignore[abstract]
+
+
+def test_a_worker_that_is_started_again_alone_has_a_numbered_folder_beside_the_first(tmp_path: Path) -> None:
+    logs = DefaultLogsSpecs(
+        log_dir=str(tmp_path), redirects=Std.OUT, tee={1: Std.ERR}, local_ranks_filter={1}
+    )
+    first = logs.reify(_envs())
+    env: dict[str, str] = {}
+    again = [logs.reify_again(1, env) for _ in range(2)]
+    assert [_inside(one, tmp_path) for one in again] == [
+        ["job_X/attempt_2/1.1/error.json"],
+        ["job_X/attempt_2/1.2/error.json"],
+    ]
+    assert env["TORCHELASTIC_ERROR_FILE"] == again[1].error_files[1]
+    attempt = Path(first.error_files[0]).parents[1]
+    assert again[1].stdouts == {1: str(attempt / "1.2/stdout.log")}
+    assert again[1].tee_stderrs == {1: str(attempt / "1.2/stderr.log")}
+    assert logs.reify_again(0, {}).stderrs == {0: os.devnull}, "of a rank that is not to be seen"
+
+
+def test_nothing_is_kept_of_any_life_under_dev_null() -> None:
+    logs = DefaultLogsSpecs(log_dir=os.devnull)
+    logs.reify(_envs())
+    env: dict[str, str] = {}
+    assert logs.reify_again(0, env).error_files == {0: os.devnull}
+    assert env == {"TORCHELASTIC_ERROR_FILE": ""}
+
+
+def test_log_specs_that_know_nothing_of_single_workers_are_asked_for_one(tmp_path: Path) -> None:
+    class Own(LogsSpecs):
+        root_log_dir = str(tmp_path)
+
+        def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+            return LogsDest(error_files={rank: f"{tmp_path}/{rank}" for rank in envs})
+
+    assert Own().reify_again(3, {}).error_files == {3: f"{tmp_path}/3"}
