@@ -71,6 +71,8 @@ EVENTS: list[object] = [
     events.CheckpointDone(3),
     events.WorkersGone(Report(outcome=Outcome.STOPPED)),
     events.LeaveAsked(),
+    events.NodeExcluded("GPU 3"),
+    events.EndAsked("verdict"),
     events.PartEnded(),
     events.HurryAsked(),
     events.TimePassed(),

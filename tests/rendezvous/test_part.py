@@ -12,6 +12,7 @@ from phalanx.rendezvous.part import Part
 from phalanx.rendezvous.pending import Pending
 from phalanx.rendezvous.registration import NAME_RETRY_S, NAME_TAKEN_LEASES, Registration
 from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import (
     Joined,
     Member,
@@ -232,7 +233,7 @@ def test_workers_are_stopped_once_when_their_round_is_over(number: int, phase: P
     node.round(number, phase, reason="why")
     assert node.part.follow(node.job) == [events.StopRound("why")]
     assert node.part.follow(node.job) == []
-    assert node.part.stop("another reason", grace_s=1.0) == []
+    assert node.part.stop("another reason", StopCause.LOSS, grace_s=1.0) == []
 
 
 def test_who_did_not_start_in_time_reports_that_it_was_stopped() -> None:
