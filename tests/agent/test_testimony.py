@@ -21,7 +21,7 @@ from phalanx.agent.testimony import (
     verdict_text,
 )
 from phalanx.agent.verdict import Ending, Failure, Verdict, judge
-from phalanx.rendezvous.stored import VerdictRecord, encode
+from phalanx.rendezvous.stored import Outcome, Report, VerdictRecord, encode
 
 STORE_VALUE_MAX = 1_500_000  # etcd's
 
@@ -135,7 +135,7 @@ def test_verdicts_are_read_back_as_they_were_written() -> None:
             assert getattr(read, field) == getattr(verdict, field)
 
 
-@pytest.mark.parametrize("letter", ["x", "\x00", "\U0001f600"])
+@pytest.mark.parametrize("letter", ["x", "\x00", "\U0001f600", "\\", "\ud800"])
 def test_a_verdict_on_a_thousand_nodes_fits_into_any_store(letter: str) -> None:
     long = letter * 100_000
     texts = {field: long for field, kind in Failure.__annotations__.items() if kind == "str"}
@@ -143,6 +143,8 @@ def test_a_verdict_on_a_thousand_nodes_fits_into_any_store(letter: str) -> None:
     verdict = judge(failures, reason=letter * 100_000, cause=failures[2355], stopped=range(1, 8000, 2))
     text = verdict_text(verdict)
     assert len(encode(VerdictRecord(text=text))) < STORE_VALUE_MAX
+    evidence = failures_text(failures, stopped=range(1, 8000, 2))
+    assert len(encode(Report(outcome=Outcome.FAILED, evidence=evidence))) < STORE_VALUE_MAX
     read = verdict_from(text)
     assert read.cause is not None
     assert read.cause.rank == 4710

@@ -26,7 +26,9 @@ __all__ = [
 
 FAILURES_MAX = 64  # of one node
 ALL_FAILURES_MAX = 128  # of the job, if they are not long
-OTHERS_BYTES_MAX = 256 * 1024  # of the job; beside the first one, and inside of the 1.5 MB that a store takes
+OTHERS_BYTES_MAX = (
+    256 * 1024
+)  # of one text, beside the first one, and inside of the 1.5 MB that a store takes
 STDERR_MAX = 16 * 1024  # characters: enough for a long traceback, little enough for a terminal's scrollback
 TRACEBACK_MAX = 16 * 1024
 CRASH_MAX = 8 * 1024
@@ -54,11 +56,9 @@ _WHOLE_OR_NOT = frozenset({"extra", "error_file", "log_dir"})
 
 def failures_text(failures: Sequence[Failure], *, stopped: Iterable[int] = ()) -> str:
     """The failures of one node, and the ranks that were asked to stop there."""
-    first = first_failure(failures)
-    kept = sorted(failures, key=lambda one: (one is not first, one.is_collateral, one.rank))[:FAILURES_MAX]
     return _text(
         {
-            "failures": [_plain(one, is_full=one is first) for one in kept],
+            "failures": _kept(failures, first_failure(failures), FAILURES_MAX),
             "stopped": ranges_of(stopped)[:RANGES_MAX],
         }
     )
@@ -84,20 +84,13 @@ def stopped_from(text: str) -> list[int]:
 def verdict_text(verdict: Verdict) -> str:
     """The verdict, for every agent."""
     cause = verdict.cause
-    kept = sorted(verdict.failures, key=lambda one: (one is not cause, one.is_collateral, one.rank))
-    failures = []
-    room = OTHERS_BYTES_MAX
-    for one in kept[:ALL_FAILURES_MAX]:
-        plain = _plain(one, is_full=one is cause)
-        room -= 0 if one is cause else len(_text(plain))
-        if room < 0:
-            break
-        failures.append(plain)
+    failures = _kept(verdict.failures, cause, ALL_FAILURES_MAX)
+    is_cause_kept = any(one is cause for one in verdict.failures)
     return _text(
         {
             "ending": verdict.ending.value,
             "exit_code": verdict.exit_code,
-            "cause": 0 if cause is not None and kept and kept[0] is cause else None,
+            "cause": 0 if is_cause_kept else None,
             "failures": failures,
             "reason": _clipped(verdict.reason, LINE_MAX),
             "restart_count": verdict.restart_count,
@@ -124,6 +117,20 @@ def verdict_from(text: str) -> Verdict:
         )
     except (KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"the verdict in the store cannot be read: {error!r}") from None
+
+
+def _kept(failures: Sequence[Failure], first: Failure | None, most: int) -> list[dict[str, Any]]:
+    """The first one in full, and of the others as many as there is room for."""
+    ordered = sorted(failures, key=lambda one: (one is not first, one.is_collateral, one.rank))
+    kept: list[dict[str, Any]] = []
+    room = OTHERS_BYTES_MAX
+    for one in ordered[:most]:
+        plain = _plain(one, is_full=one is first)
+        room -= 0 if one is first else len(_text(plain))
+        if room < 0:
+            break
+        kept.append(plain)
+    return kept
 
 
 def _text(plain: object) -> str:

@@ -61,7 +61,8 @@ def write_atomically(path: str, content: bytes) -> None:
     if os.path.exists(path) and not os.path.isfile(path):
         _write(path, content, os.O_NONBLOCK)  # a fifo without a reader must not block us
         return
-    temporary = os.path.join(os.path.dirname(path), f".error-{os.getpid()}.tmp")
+    # Containers on a shared folder often have the same process ids.
+    temporary = os.path.join(os.path.dirname(path), f".error-{os.uname().nodename}-{os.getpid()}.tmp")
     try:
         _write(temporary, content, os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         os.replace(temporary, path)
