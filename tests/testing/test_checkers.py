@@ -14,6 +14,7 @@ from phalanx.testing.checkers import (
     CauseIsTheInjectedOne,
     EveryRunEnds,
     NoBug,
+    NothingBeginsAfterTheEnd,
     NothingIsLeft,
     OldWorkersAreGone,
     OneMembershipPerRound,
@@ -31,6 +32,7 @@ from phalanx.testing.trace import (
     StopSignalled,
     StoreLost,
     Suspended,
+    VerdictWritten,
     WorkerEnded,
     WorkerStarted,
 )
@@ -180,7 +182,19 @@ def test_a_world_that_goes_well_is_no_violation() -> None:
         pytest.param(EveryRunEnds(), [AgentStarted("a.1")], "never ended: a.1", id="never ends"),
         pytest.param(NoBug(), [AgentEnded("a.1", 70, None, "Traceback", False)], "Traceback", id="a bug"),
         pytest.param(
+            NothingBeginsAfterTheEnd(LIMITS),
+            [VerdictWritten(1, SUCCEEDED), 9.0, started("a.1")],
+            "a.1 starts workers of round 1 9.0 s after the end",
+            id="it goes on after the end",
+        ),
+        pytest.param(
             SameVerdict(), [ended("a.1"), ended("b.1", failed(1))], "and b.1 with", id="two verdicts"
+        ),
+        pytest.param(
+            SameVerdict(),
+            [VerdictWritten(1, SUCCEEDED), ended("b.1", failed(1))],
+            "the store ended with",
+            id="another verdict than the store's",
         ),
         pytest.param(
             SameVerdict(), [ended("a.1", failed(0)), ended("b.1", failed(1))], "and b.1 with", id="two causes"
@@ -289,6 +303,13 @@ def test_who_came_when_the_store_had_gone_with_the_job_ends_alone() -> None:
 def test_a_member_that_remembers_may_not_begin_with_round_one() -> None:
     with pytest.raises(Violation, match="is alive beside"):
         watch(OldWorkersAreGone(LIMITS), [started("a.1", 5), StoreLost(), 9.0, started("a.1", 1, pid=2)])
+
+
+def test_a_verdict_that_was_lost_with_its_store_is_none() -> None:
+    seen: list[Observation | float] = [VerdictWritten(1, failed(0)), StoreLost(), 9.0, started("a.1")]
+    watch(NothingBeginsAfterTheEnd(LIMITS), seen)
+    watch(SameVerdict(), [*seen, ended("a.1"), ended("b.1")])
+    watch(NothingBeginsAfterTheEnd(LIMITS), [VerdictWritten(1, SUCCEEDED), 1.0, started("a.1")])
 
 
 def test_who_leaves_may_have_a_verdict_of_its_own() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.agent.graces import Graces
 from phalanx.agent.policy import RestartPolicy
 from phalanx.testing import Scenario, World
 from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, WorkerEnded, WorkerStarted
@@ -346,7 +347,7 @@ def test_a_round_that_somebody_who_remembers_ends_is_no_job_that_has_come_to_wor
             is_hosted=True,
             all_return=True,
             max_restarts=1,
-            grace_s=30.0,
+            graces=Graces.alike(30.0),
             habits=Habits(deaf=1.0, leaves_child=0.0),
         ),
         (20.0, worker_fails(0)),
@@ -375,6 +376,12 @@ def test_a_store_that_newcomers_began_with_learns_of_survivors_what_is_spent() -
     )
     assert [count for _, _, count in rounds(world).values()] == [0, 1, 1]
     assert set(exit_codes(world).values()) == {3}
+
+
+def test_one_agent_is_told_to_stop_and_all_of_them_end_by_that_signal() -> None:
+    world = play(scenario(3, 2, stops_all=True), (50.0, leave(1)))
+    assert exit_codes(world) == {"n0.1": 143, "n1.1": 143, "n2.1": 143}
+    assert max(last_end_of(world, f"n{one}.1", after=50.0) for one in range(3)) < 51.0
 
 
 def test_a_worker_asks_to_exclude_its_node_and_fails_and_a_spare_steps_in() -> None:

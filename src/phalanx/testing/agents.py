@@ -48,7 +48,8 @@ class SimulatedAgent:
         rng: Random,
         *,
         restarts: RestartPolicy,
-        grace_s: float,
+        graces: Graces,
+        stops_all: bool = False,
         has_keeper: bool = True,
     ) -> None:
         self.name = name
@@ -62,8 +63,10 @@ class SimulatedAgent:
         self._open_store = open_store
         self._workload = workload
         self._trace = trace
-        self._grace_s = grace_s
+        self._graces = graces
         self._restarts = restarts
+        self._stops_all = stops_all
+        self._is_told_to_stop = False
         self.clients: list[SimulatedStore] = []
         """Every connection that it has made."""
         self.on_over: list[Callable[[], None]] = []
@@ -78,8 +81,10 @@ class SimulatedAgent:
     def has_seen_the_end(self) -> bool:
         """Whether it ended because the job did, and not only its own part."""
         verdict = self.verdict
-        if verdict is None or verdict.ending is Ending.STOPPED:
+        if verdict is None:
             return False
+        if verdict.ending is Ending.STOPPED:
+            return not self._is_told_to_stop
         return verdict.exit_code != EX_UNAVAILABLE or verdict.cause is not None
 
     @property
@@ -93,6 +98,7 @@ class SimulatedAgent:
 
     def stop(self, signal: int) -> None:
         """Send it a stop signal; a frozen one takes it when it goes on."""
+        self._is_told_to_stop = True
         self._trace.add(StopSignalled(self.name, signal))
         self.loop.call_soon(self._take_stop, signal)
 
@@ -148,8 +154,9 @@ class SimulatedAgent:
             settings.slots,
             membership=MemberMachine(settings, leader_policy(self._restarts)),
             restarts=self._restarts,
-            graces=Graces.alike(self._grace_s),
+            graces=self._graces,
             straggler_s=settings.straggler_s,
+            stops_all_as=self.node.name if self._stops_all else None,
         )
         driver = self.driver = Driver(machine, look_first=self._look_first)
         session = Session(self._open, driver.post, ttl_s=settings.ttl_s, on_bug=driver.found_bug)
@@ -191,7 +198,7 @@ class SimulatedAgent:
 
     def _take_stop(self, signal: int) -> None:
         if self.driver is not None:
-            self.driver.post(StopAsked(signal, self._grace_s))
+            self.driver.post(StopAsked(signal, self._graces.stop_s))
         else:
             self.kill()  # the default action: it has no handler yet
 

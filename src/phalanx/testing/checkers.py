@@ -17,6 +17,7 @@ from phalanx.testing.trace import (
     StopSignalled,
     StoreLost,
     Suspended,
+    VerdictWritten,
     WorkerEnded,
     WorkerStarted,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "CauseIsTheInjectedOne",
     "EveryRunEnds",
     "NoBug",
+    "NothingBeginsAfterTheEnd",
     "NothingIsLeft",
     "OldWorkersAreGone",
     "OneMembershipPerRound",
@@ -38,6 +40,7 @@ __all__ = [
 EX_BUG, EX_UNAVAILABLE = 70, 75
 # A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
 RESUMED_S = 0.1
+HEARD_S = 5.0  # by an agent that is slow
 WITHOUT_STORE = ("store_timeout", "the store was not reached")
 
 
@@ -238,8 +241,30 @@ class NoBug(Checker):
             raise Violation(f"{seen.agent} ended with a bug of ours: {last}\n{seen.last_words}")
 
 
+class NothingBeginsAfterTheEnd(Checker):
+    """Once the store says how the job has ended, no worker starts; who has not heard of it is not sure of its lease."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._known_s = limits.ttl_s / limits.clock_rates[0] + HEARD_S
+        self._ended_at: float | None = None
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Look at each worker that starts."""
+        match seen:
+            case VerdictWritten():
+                self._ended_at = at
+            case StoreLost():
+                self._ended_at = None
+            case WorkerStarted(agent, _, settled) if self._ended_at is not None:
+                since_s = at - self._ended_at
+                if since_s > self._known_s:
+                    raise Violation(
+                        f"{agent} starts workers of round {settled.number} {since_s:.1f} s after the end"
+                    )
+
+
 class SameVerdict(Checker):
-    """All agents that nobody told to leave end with one exit code and one verdict.
+    """All agents that nobody told to leave end with one exit code and one verdict, the one that the store has.
 
     Who lost the store for longer than the job waits for one ends alone, and says so; so does who came so late that
     there was none any more.
@@ -253,22 +278,33 @@ class SameVerdict(Checker):
         """Compare each verdict with the first one."""
         if isinstance(seen, StopSignalled):
             self._leaving.add(seen.agent)
-        if not isinstance(seen, AgentEnded) or seen.agent in self._leaving:
-            return
+        elif isinstance(seen, VerdictWritten):
+            self._compare("the store", seen.verdict.exit_code, seen.verdict)
+        elif isinstance(seen, StoreLost) and self._first is not None and self._first[0] == "the store":
+            self._first = None  # nobody may have heard of it
+        elif isinstance(seen, AgentEnded) and seen.agent not in self._leaving:
+            self._look_at_end(seen)
+
+    def _look_at_end(self, seen: AgentEnded) -> None:
         reason = str(getattr(seen.verdict, "reason", ""))
         if seen.exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE):
             return
-        cause = getattr(seen.verdict, "cause", None)
+        self._compare(seen.agent, seen.exit_code, seen.verdict)
+
+    def _compare(self, whose: str, exit_code: int, verdict: object) -> None:
+        cause = getattr(verdict, "cause", None)
         spoken = (
-            seen.exit_code,
-            getattr(seen.verdict, "ending", None),
+            exit_code,
+            getattr(verdict, "ending", None),
             getattr(cause, "rank", None),
             getattr(cause, "summary", None),
         )
-        if self._first is None:
-            self._first = (seen.agent, spoken)
-        elif self._first[1] != spoken:
-            raise Violation(f"{self._first[0]} ended with {self._first[1]}, and {seen.agent} with {spoken}")
+        if self._first is None or self._first[0] == "the store":
+            before, self._first = self._first, (whose, spoken)
+        else:
+            before = self._first
+        if before is not None and before[1] != spoken:
+            raise Violation(f"{before[0]} ended with {before[1]}, and {whose} with {spoken}")
 
 
 class CauseIsTheInjectedOne(Checker):
@@ -335,6 +371,7 @@ def all_checkers(limits: Limits) -> list[Checker]:
         NothingIsLeft(),
         EveryRunEnds(),
         NoBug(),
+        NothingBeginsAfterTheEnd(limits),
         SameVerdict(),
         CauseIsTheInjectedOne(),
     ]

@@ -21,6 +21,7 @@ __all__ = ["ExclusionIsKept"]
 KNOWN_AFTER_S = 5.0  # a leader that is slow has taken it in by then
 # What a leader decided on may be as old as its lease; a store that was gone or frozen grants every lease anew.
 DISTURBED_TTLS = 4.0
+LEAST_CHANCE = 0.9  # of the time of an exclusion
 
 
 class ExclusionIsKept(Checker):
@@ -35,6 +36,7 @@ class ExclusionIsKept(Checker):
         self._known_s = limits.ttl_s / slow + KNOWN_AFTER_S
         self._stopped_s = self._known_s + (2 * limits.ttl_s + limits.grace_s) / slow + KNOWN_AFTER_S
         self._calm_s = self._known_s + DISTURBED_TTLS * limits.ttl_s / slow
+        self._lasts_s = limits.exclude_for_s * LEAST_CHANCE / limits.clock_rates[1]
         self._disturbed_at = -self._calm_s
         self._usable: dict[str, float] = {}  # since when
         self._excluded: dict[str, float] = {}
@@ -74,7 +76,7 @@ class ExclusionIsKept(Checker):
         if agent in self._barred.get(number, ()):
             self._complain(at, agent, f"was started in round {number}")
         since_s = at - self._asked_at.get(agent, at)
-        if since_s >= KNOWN_AFTER_S:
+        if KNOWN_AFTER_S <= since_s < self._lasts_s:  # it may be over before the store could hear of it
             raise Violation(
                 f"a worker of {agent} asked {since_s:.1f} s ago to have its node excluded, and it is used"
             )

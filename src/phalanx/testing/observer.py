@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from phalanx.agent.testimony import verdict_from
 from phalanx.rendezvous.keys import JobKeys
-from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord, decode
+from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord, VerdictRecord, decode
 from phalanx.store.port import Batch, Change
-from phalanx.testing.trace import NodeWritten, ReportWritten, RoundWritten, Trace
+from phalanx.testing.trace import NodeWritten, ReportWritten, RoundWritten, Trace, VerdictWritten
 
 __all__ = ["Observer"]
 
@@ -32,6 +33,9 @@ class Observer:
             key = change.kv.key
             if key == self._keys.round and not change.is_delete:
                 self._trace.add(RoundWritten(incarnation, decode(RoundRecord, change.kv.value)))
+            elif key == self._keys.verdict and not change.is_delete:
+                verdict = verdict_from(decode(VerdictRecord, change.kv.value).text)
+                self._trace.add(VerdictWritten(incarnation, verdict))
             elif key.startswith(self._keys.all_here):
                 self._note_node(key.removeprefix(self._keys.all_here), change)
             elif key.startswith(self._keys.all_reports) and not change.is_delete:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from random import Random
+from signal import SIGUSR1
 from typing import ClassVar
 
+from phalanx.agent.graces import Graces
 from phalanx.agent.policy import RestartPolicy
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import Growth
@@ -52,7 +54,7 @@ class Scenario(Struct, kw_only=True):
     ttl_s: float = 15.0
     last_call_s: float = 30.0
     store_timeout_s: float = 60.0
-    grace_s: float = 10.0
+    graces: Graces = Graces.alike(10.0)
     growth: Growth = Growth.NOW
     is_hosted: bool = False
     """The store lives in the agent of the first node, and loses its data with it."""
@@ -64,6 +66,8 @@ class Scenario(Struct, kw_only=True):
     fault_every_s: float = 25.0
     is_stopped: bool = False
     """It does not come to its normal end: every agent is sent SIGINT at once, as by a Ctrl-C that reaches all."""
+    stops_all: bool = False
+    """A stop signal to one agent is meant for all of them."""
     has_keepers: bool = True
     """False: to see that the checkers see."""
     clock_rates: tuple[float, float] = (0.9, 1.1)
@@ -83,14 +87,21 @@ class Scenario(Struct, kw_only=True):
             restarts=self.restarts,
             exclude_for_s=self.exclude_for_s,
             ttl_s=self.ttl_s,
-            grace_s=self.grace_s,
+            grace_s=self.longest_grace_s,
             clock_rates=self.clock_rates,
         )
 
     @property
+    def longest_grace_s(self) -> float:
+        """From the first word to workers to their end by force."""
+        graces = self.graces
+        return max(graces.stop_s, graces.restart_s, graces.resize_s) + graces.warn_s
+
+    @property
     def patience_s(self) -> float:
         """How long a healed job may take until all who are there work together."""
-        forming_s = 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 3 * self.grace_s + 20.0
+        forming_s = 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 20.0
+        forming_s += 3 * self.longest_grace_s
         backoff_s = self.restarts.backoff_max_s if self.restarts.backoff_s else 0.0
         return forming_s + 2 * backoff_s / self.clock_rates[0]
 
@@ -109,12 +120,13 @@ class Scenario(Struct, kw_only=True):
             exclude_for_s=rng.choice((5.0, 20.0, 60.0)),
             ttl_s=rng.choice((6.0, 15.0, 15.0, 30.0)),
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
-            grace_s=rng.choice((1.0, 5.0, 30.0)),
+            graces=_drawn_graces(rng),
             is_hosted=rng.random() < 0.5,
             growth=rng.choice((Growth.NOW, Growth.NOW, Growth.NOW, Growth.NEVER)),
             faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
             is_stopped=rng.random() < 0.2,
+            stops_all=rng.random() < 0.15,
             habits=Habits(
                 cannot_start=rng.choice((0.0, 0.0, 0.02)),
                 deaf=rng.choice((0.0, 0.05, 0.3)),
@@ -122,6 +134,13 @@ class Scenario(Struct, kw_only=True):
                 step_s=rng.choice((None, 2.0, 20.0)),
             ),
         )
+
+
+def _drawn_graces(rng: Random) -> Graces:
+    if rng.random() < 0.5:
+        return Graces.alike(rng.choice((1.0, 5.0, 30.0)))
+    stop_s, restart_s, resize_s = (rng.choice((1.0, 5.0, 30.0)) for _ in range(3))
+    return Graces(stop_s, restart_s, resize_s, *rng.choice(((), (3.0, SIGUSR1), (20.0, SIGUSR1))))
 
 
 def _drawn_policy(rng: Random) -> RestartPolicy:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.agent.verdict import Verdict
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord
@@ -31,6 +32,7 @@ __all__ = [
     "StoreLost",
     "Suspended",
     "Trace",
+    "VerdictWritten",
     "WorkerEnded",
     "WorkerStarted",
 ]
@@ -134,6 +136,13 @@ class ReportWritten(Struct):
     report: Report
 
 
+class VerdictWritten(Struct):
+    """The store says how the job has ended."""
+
+    incarnation: int
+    verdict: Verdict
+
+
 class Healed(Struct):
     """No more faults from here on: now progress is demanded."""
 
@@ -174,6 +183,7 @@ Observation = (
     | RoundWritten
     | NodeWritten
     | ReportWritten
+    | VerdictWritten
     | Healed
     | StoreLost
     | Suspended
@@ -221,7 +231,9 @@ class Trace:
         return "\n".join(f"{at:10.3f}  {_line(one)}" for at, one in entries)
 
 
-def _store_line(one: RoundWritten | ReportWritten) -> str:
+def _store_line(one: RoundWritten | ReportWritten | VerdictWritten) -> str:
+    if isinstance(one, VerdictWritten):
+        return f"store: the job has {one.verdict.ending.value}, exit code {one.verdict.exit_code}"
     if isinstance(one, ReportWritten):
         report = one.report
         return f"store: {one.agent} reports of round {one.round}: {report.outcome.value}, step {report.step}"
@@ -243,7 +255,7 @@ def _line(one: Observation) -> str:
             )
         case WorkerEnded(agent, pid, exit_code, why):
             return f"{agent}: pid {pid} ended with {exit_code} ({why})"
-        case RoundWritten() | ReportWritten():
+        case RoundWritten() | ReportWritten() | VerdictWritten():
             return _store_line(one)
         case Fault(kind, target, rank, number):
             return f"*** {kind} {target}{'' if rank is None else f' (rank {rank} of round {number})'}"

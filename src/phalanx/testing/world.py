@@ -121,7 +121,7 @@ class World:
                 since = None
             elif since is None:
                 since = self.timeline.now
-            elif self.timeline.now >= since + SETTLED_FOR_S + self.scenario.grace_s:
+            elif self.timeline.now >= since + SETTLED_FOR_S + self.scenario.longest_grace_s:
                 return
             if self.timeline.now >= until:
                 raise Violation(f"{patience_s:g} s after all was healed: {self._who_works()}")
@@ -151,7 +151,7 @@ class World:
 
     def _demand_end(self) -> None:
         habits, scenario = self.scenario.habits, self.scenario
-        last_s = habits.ends_within_s + scenario.grace_s + 60.0 + scenario.patience_s
+        last_s = habits.ends_within_s + scenario.longest_grace_s + 60.0 + scenario.patience_s
         if not self._is_over():
             self._pass_time(self.timeline.now + last_s)
         if not self._is_over() and self._only_wait_for_a_store():
@@ -259,7 +259,8 @@ class World:
             self.trace,
             self._stream(name),
             restarts=scenario.restarts,
-            grace_s=scenario.grace_s,
+            graces=scenario.graces,
+            stops_all=scenario.stops_all,
             has_keeper=scenario.has_keepers,
         )
         agent.on_over.append(self.timeline.stop)
