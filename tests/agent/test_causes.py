@@ -81,6 +81,11 @@ def test_exit_code_2_of_a_script_that_parses_nothing_may_heal(file: str) -> None
     assert what_cannot_heal("SystemExit", file, 2) == ""
 
 
+def test_a_module_to_run_that_is_not_there() -> None:
+    assert what_cannot_heal("SystemExit", "<frozen runpy>", 1) == "a module that cannot be imported"
+    assert what_cannot_heal("ValueError", "<frozen runpy>", None) == ""
+
+
 @pytest.mark.parametrize("code", [126, 127])
 def test_a_command_that_a_shell_cannot_execute(code: int) -> None:
     assert what_cannot_heal("", "", code, is_silent=True) == "a command that cannot be executed"

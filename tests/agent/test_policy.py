@@ -182,7 +182,7 @@ def test_a_failure_of_an_excluded_node_costs_nothing_where_others_can_go_on() ->
     assert isinstance(decision, Restart)
     assert (decision.charged, decision.reason) == (
         0,
-        "rank 1 failed: ValueError: x at t.py:2 on an excluded node (not charged)",
+        "rank 1 failed: ValueError: x at t.py:2; its node is excluded (not charged)",
     )
 
 

@@ -103,7 +103,7 @@ def test_a_node_whose_worker_ends_with_such_a_code_is_replaced_by_a_spare_withou
     fleet.fail(name, code=BROKEN)
     second = fleet.run_until_running(*others, number=2, within_s=5.0)
     assert second.restart_count == 0
-    assert second.reason.endswith("on an excluded node (not charged)")
+    assert second.reason.endswith("; its node is excluded (not charged)")
     assert any("excluded for" in line and "exit code 42 (--exclude-on)" in line for line in fleet[name].said)
     fleet.finish(*others)
     assert fleet.run_until_over(within_s=5.0) == {0}

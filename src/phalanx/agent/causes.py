@@ -16,6 +16,7 @@ _SYNTAX_ERRORS = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _STANDARD_PARSERS = frozenset({"argparse.py", "optparse.py"})
 _INSTALLED_PARSERS = frozenset({"click", "typer", "fire", "docopt", "tyro", "jsonargparse"})
 _INSTALLED_IN = frozenset({"site-packages", "dist-packages"})  # a project may be called "fire", too
+_RUNPY = "<frozen runpy>"  # what runs a module leaves by itself only where there is none of that name
 _USAGE = 2
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127  # a shell's
 # A number, an address, a time, a temporary name: a word with a digit in it, and what hangs on to it.
@@ -36,6 +37,8 @@ def what_cannot_heal(
         return "a module that cannot be imported"
     if kind in _SYNTAX_ERRORS:
         return "a syntax error"
+    if kind == "SystemExit" and exit_code and raised_in == _RUNPY:
+        return "a module that cannot be imported"
     if exit_code == _USAGE and _is_parser(raised_in):
         return "arguments that the script refuses"
     if is_silent and exit_code in (_CANNOT_EXECUTE, _NOT_FOUND):

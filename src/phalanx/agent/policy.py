@@ -159,7 +159,7 @@ def decide(
         )
     if went.is_node_excluded:
         passed = not_charged(policy, standing, went)
-        return Restart(reason=f"{what} on an excluded node (not charged)", charged=charged, standing=passed)
+        return Restart(reason=f"{what}; its node is excluded (not charged)", charged=charged, standing=passed)
     if policy.max_restarts == 0:
         return GiveUp("")  # nobody expects one
     now = _counted(cause, policy, standing, went)
@@ -173,7 +173,7 @@ def decide(
         ages_s=() if policy.window_s is None else (*now.ages_s, 0),
         port_retries=0,
     )
-    past = (*spent.past, f"round {went.number}: {what}"[:PAST_CHARACTERS])[-PAST_MAX:]
+    past = (*spent.past, _clipped(f"round {went.number}: {what}"))[-PAST_MAX:]
     return Restart(
         reason=f"{what} ({_count(policy, spent, charged)}){_flapping(now) if delay_s else ''}",
         charged=charged,
@@ -308,6 +308,10 @@ def _count(policy: RestartPolicy, spent: Standing, charged: int) -> str:
 
 def _flapping(now: Standing) -> str:
     return f"; {now.short} rounds in a row failed within {span(SHORT_ROUND_S)}"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= PAST_CHARACTERS else f"{text[: PAST_CHARACTERS - 1]}…"
 
 
 def _times(count: int) -> str:
