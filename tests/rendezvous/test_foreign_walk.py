@@ -216,6 +216,7 @@ SAMPLES: dict[type, Any] = {
         events.FirstSignSeen("x"),
         events.HurryAsked(),
         events.LeaveAsked(),
+        events.EndAsked("the end"),
         events.EndAsked("verdict"),
         events.SignalSent(10),
         events.NodeExcluded("broken"),

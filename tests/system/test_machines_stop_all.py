@@ -75,18 +75,19 @@ def test_a_spare_can_end_the_job_and_ends_with_it(network: Network, agents: Agen
     assert who_was_told("n3", signal.SIGTERM) in spares[1].stderr
 
 
+@pytest.mark.parametrize("told", [0, 1], ids=["host of the store", "another"])
 def test_who_still_waits_for_the_first_round_can_end_it_for_all(
-    network: Network, agents: Agents, script: Script
+    network: Network, agents: Agents, script: Script, told: int
 ) -> None:
     hosts = [network.host(one) for one in (1, 2)]
     members = [agents(host, *c10d(hosts[0], "3"), "--stop-all", script(MEMBER)) for host in hosts]
     for member in members:
         member.printed("waiting: ")
 
-    members[1].send(signal.SIGINT)
+    members[told].send(signal.SIGINT)
 
     assert [member.wait() for member in members] == [130, 130]
-    assert who_was_told("n2", signal.SIGINT) in members[0].stderr
+    assert who_was_told(hosts[told].name, signal.SIGINT) in members[1 - told].stderr
 
 
 def test_when_the_store_does_not_answer_the_node_ends_alone_and_says_so(

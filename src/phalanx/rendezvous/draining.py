@@ -24,9 +24,9 @@ class Draining:
         """A session, which says who hosts the store."""
         self._is_host, self.is_local = event.is_host, event.is_local
 
-    def is_needed(self, *, has_run: bool) -> bool:
+    def is_needed(self, *, is_used: bool) -> bool:
         """Whether the others lose a store that they use when this process ends."""
-        return self._is_host and has_run and not self.is_hurried
+        return self._is_host and is_used and not self.is_hurried
 
     def begin(self, now: float) -> None:
         """From now on only the others are waited for.

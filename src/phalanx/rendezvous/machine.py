@@ -33,7 +33,6 @@ from phalanx.rendezvous.waiting import END_NOT_TOLD, serves_on
 
 __all__ = ["MemberMachine"]
 
-
 _ABOUT_THE_LEASE = (events.LeaseRenewed, events.LeaseEnded, events.TimePassed)
 
 
@@ -53,7 +52,6 @@ class MemberMachine(Machine[MemberState]):
         self._times = RoundTimes()
         self._draining = Draining(settings)
         self._opening = Opening(settings)
-        self._said_waiting = ""
         self._is_decided = False
         self._has_failed = False  # no round will form; the workers, if any, are being stopped
         self._part_ended = False
@@ -90,7 +88,6 @@ class MemberMachine(Machine[MemberState]):
     def _open(self, _event: object, now: float) -> list[Any]:
         self.state = MemberState.OPENING
         self._opening.begin(now, heard_at=self._lease.renewed_at)
-        self._said_waiting = ""
         self._lease.forget()
         self._pending.clear()
         self._job = JobView(self._keys)
@@ -149,6 +146,8 @@ class MemberMachine(Machine[MemberState]):
         return [*commands, *self._reconcile(now)]
 
     def _fall_silent(self, now: float) -> list[Any]:
+        if self._part_ended and not self._draining.is_local:
+            return self._close()
         self.state = MemberState.SILENT
         silence = self._lease.silence(now)
         stop = self._part.stop(silence, StopCause.LOSS, grace_s=self._lease.stop_grace_s, is_own=True)
@@ -180,8 +179,7 @@ class MemberMachine(Machine[MemberState]):
             return []
         self._has_failed = True
         self._leading.deadline = None
-        stop = self._part.stop(reason, StopCause.END)
-        return [*stop, events.MeetingFailed(reason, is_mistake)]
+        return [*self._part.stop(reason, StopCause.END), events.MeetingFailed(reason, is_mistake)]
 
     # What the store says
 
@@ -225,14 +223,12 @@ class MemberMachine(Machine[MemberState]):
 
     def _unclear(self, event: events.TransactionUnclear, now: float) -> list[Any]:
         unclear_s = self._pending.unclear(event.purpose, now)
-        if (
-            unclear_s >= self._settings.store_timeout_s
-        ):  # it takes renewals, and nothing else: its disk is full
-            return self._fail(
-                f"the store has taken no write for {unclear_s:.0f} s (store_timeout): {event.reason}"
-            )
-        if self._part_ended and self.state is MemberState.PRESENT:  # the revoked lease will tell the others
-            return self._go(now)
+        if unclear_s >= self._settings.store_timeout_s:
+            # It takes renewals, and nothing else: its disk is full.
+            what = f"the store has taken no write for {unclear_s:.0f} s (store_timeout)"
+            return self._fail(f"{what}: {event.reason}")
+        if self._part_ended and self.state is MemberState.PRESENT and not self._part.has_untold_end:
+            return self._go(now)  # the revoked lease will tell the others
         return self._reconcile(now)
 
     # What this node does
@@ -266,7 +262,7 @@ class MemberMachine(Machine[MemberState]):
 
     def _go(self, now: float) -> list[Any]:
         """Give the registration up; the host of the store stays until nobody needs it, or for so long."""
-        if self.state is not MemberState.PRESENT or not self._draining.is_needed(has_run=self._job.has_run):
+        if self.state is not MemberState.PRESENT or not self._draining.is_needed(is_used=self._job.is_used):
             return self._close()
         self.state = MemberState.DRAINING
         self._draining.begin(now)
@@ -284,8 +280,8 @@ class MemberMachine(Machine[MemberState]):
 
     def _close(self) -> list[Any]:
         self.state = MemberState.CLOSING
-        is_untold = self._part.has_untold_end and not self._is_decided
-        return [*([events.Told(END_NOT_TOLD)] if is_untold else []), events.CloseSession()]
+        told = [events.Told(END_NOT_TOLD)] if self._part.has_untold_end and not self._is_decided else []
+        return [*told, events.CloseSession()]
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         self.state = MemberState.CLOSED
@@ -335,8 +331,7 @@ class MemberMachine(Machine[MemberState]):
             return []
         if self._job.broken:
             return self._go(now) if self._part_ended else self._fail(self._job.broken)
-        refused = self._job.take_refused()
-        commands: list[Any] = [events.Told(f"passed over: {reason}") for reason in refused]
+        commands: list[Any] = [events.Told(f"passed over: {one}") for one in self._job.take_refused()]
         if self._job.verdict is not None and not self._is_decided:
             self._is_decided = True
             commands.append(events.JobDecided(self._job.verdict.text))
@@ -345,7 +340,8 @@ class MemberMachine(Machine[MemberState]):
             return [*commands, *(self._go(now) if is_over else self._part.tell(self._job))]
         if self._is_decided:
             return commands
-        commands += self._say_waiting()
+        waiting = self._job.new_waiting()
+        commands += [events.Told(f"waiting: {waiting}")] if waiting and self.running is None else []
         commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
         commands += self._part.exclusion.end_if_due(now)
         commands += self._part.tell(self._job)
@@ -357,12 +353,6 @@ class MemberMachine(Machine[MemberState]):
             begin = [] if self._leading.is_leading else self._leading.begin()
             return [*begin, *self._leading.decide(self._job, self._times, self._pending, now)]
         return [*self._leading.end(), *self._part.campaign(self._job)]
-
-    def _say_waiting(self) -> list[Any]:
-        text = "" if self._job.waiting is None else self._job.waiting.text
-        is_news = bool(text) and text != self._said_waiting and self.running is None
-        self._said_waiting = text or self._said_waiting
-        return [events.Told(f"waiting: {text}")] if is_news else []
 
     def check(self) -> None:
         """Workers run in a round that was confirmed; whoever waits for the store gives up some day."""

@@ -106,13 +106,14 @@ class Part:
         self.barrier_at: float | None = None
         # What is to be told about the job
         self._verdict: str | None = None
+        self._has_told_end = False
 
     def unregistered(self) -> None:
         """The lease is over, and all that was written under it."""
         self._here.remember(self._seen, self._last)
         self._here.ended()
         self._told_exclusion = self._here.excluded = self.exclusion.reason
-        self._has_told_leaving = False
+        self._has_told_leaving = self._has_told_end = False
         self._campaigned_at = 0
         self._joined = self._join_tried = self._read = self._confirming = 0
         self._mine = None
@@ -301,6 +302,7 @@ class Part:
 
     def has_to_tell(self, job: JobView) -> bool:
         """Whether the others should still hear something of this node before it goes."""
+        # Its own verdict is heard like any other: where the store is ours, the others are to hear it before we close.
         is_told = self._verdict is None and (not self.is_leaving or self._has_told_leaving)
         return bool(self._open_reports(job)) or not is_told or self._pending.is_under_way()
 
@@ -314,7 +316,7 @@ class Part:
             is_busy = self.running is not None
             return list(self._here.rewrite(EXCLUDE, is_leaving=self.is_leaving, is_busy=is_busy))
         commands: list[Any] = self._questions.follow(job, self.running)
-        if self._verdict is not None:
+        if self._verdict is not None and not self._has_told_end:
             unspoken = Compare(self._keys.verdict, Field.CREATE_REVISION, 0)
             put = Put(self._keys.verdict, encode(VerdictRecord(text=self._verdict)))
             commands += self._here.attempt(END, (unspoken,), (put,))
@@ -344,7 +346,7 @@ class Part:
     @property
     def has_untold_end(self) -> bool:
         """The job was to end everywhere, and the store does not have it."""
-        return self._verdict is not None
+        return self._verdict is not None and not self._has_told_end
 
     def _open_reports(self, job: JobView) -> list[str]:
         if self._mine is None or job.round is None or job.round.number != self._mine.number:
@@ -368,7 +370,7 @@ class Part:
         elif event.purpose == CHECKPOINT:
             self._checkpoint = None
         elif event.purpose == END:
-            self._verdict = None
+            self._has_told_end = True
         elif event.purpose.startswith(SIGNAL):
             self._signals.discard(int(event.purpose.removeprefix(SIGNAL)))
         elif event.purpose.startswith(REPORT):
@@ -381,7 +383,7 @@ class Part:
         elif event.purpose == EXCLUDE:
             self._here.was_written(event)
         elif event.purpose == END:  # the job has a verdict already
-            self._verdict = None
+            self._has_told_end = True
 
     def _was_told(self, event: Transacted) -> None:
         number, kind = event.purpose.removeprefix(REPORT).split(" ")

@@ -136,18 +136,27 @@ class JobView:
         """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
         self._signals: list[tuple[int, str]] = []  # since they were taken last
+        self._told_waiting = ""
 
     @property
-    def has_run(self) -> bool:
-        """Whether any round of this job has settled, as far as this store knows."""
+    def is_used(self) -> bool:
+        """Whether any round of this job has settled, or it was ended before that, as far as this store knows."""
         record = self.round
-        return record is not None and (record.number > 1 or record.phase is not Phase.JOINING)
+        has_run = record is not None and (record.number > 1 or record.phase is not Phase.JOINING)
+        return has_run or self.verdict is not None
 
     def new_signals(self, own: str) -> list[int]:
         """Numbers of the signals that other agents than ``own`` were sent; each is told once."""
         new = [number for number, node_id in self._signals if node_id != own]
         self._signals.clear()
         return new
+
+    def new_waiting(self) -> str:
+        """What is waited for, once for each text; empty: nothing new."""
+        text = "" if self.waiting is None else self.waiting.text
+        is_new = bool(text) and text != self._told_waiting
+        self._told_waiting = text or self._told_waiting
+        return text if is_new else ""
 
     def listed(self, revision: int, items: Iterable[KeyValue]) -> None:
         """All keys, as of one revision: the first thing that a new view is told."""
