@@ -416,6 +416,11 @@ def test_an_agent_that_leaves_knows_by_the_count_whether_a_failure_was_final() -
     assert not has_restart_left([CRASH], RestartPolicy(max_restarts=2, no_restart_on=(1,)), 0)
 
 
+def test_where_budgets_refill_a_failure_may_be_tried_again_whatever_the_count() -> None:
+    assert has_restart_left([CRASH], RestartPolicy(max_restarts=1, window_s=60.0), 7)
+    assert not has_restart_left([CRASH], RestartPolicy(max_restarts=0, refill_on_progress=True), 0)
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(1, "1 s"), (90, "90 s"), (300, "5 min"), (3600, "1 h"), (0.5, "0.5 s"), (86400, "24 h")],

@@ -198,9 +198,14 @@ def not_charged(policy: RestartPolicy, standing: Standing, went: HowItWent) -> S
 
 
 def has_restart_left(failures: Sequence[Failure], policy: RestartPolicy, charged: int) -> bool:
-    """Whether a failure of these would be tried again by the count alone: for an agent that leaves, and asks nobody."""
+    """Whether a failure of these might be tried again: for an agent that leaves, and asks nobody.
+
+    Where budgets refill it knows too little to say no.
+    """
     codes = {exit_status(one.blamed_exit_code) for one in failures}
-    return charged < policy.max_restarts and codes.isdisjoint(policy.no_restart_on)
+    refills = policy.window_s is not None or policy.refill_after_s is not None or policy.refill_on_progress
+    is_left = charged < policy.max_restarts or (refills and policy.max_restarts > 0)
+    return is_left and codes.isdisjoint(policy.no_restart_on)
 
 
 def exclusion(failures: Sequence[Failure], policy: RestartPolicy) -> str:
