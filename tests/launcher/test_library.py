@@ -763,6 +763,34 @@ def wait_until_it_has_children(pid: int, *, at_most: int) -> None:
         time.sleep(0.01)
 
 
+# The page
+
+PAGE = (Path(__file__).parents[2] / "docs/library.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("example", "train", "code", "printed"),
+    [
+        (EXAMPLES[0], "raise ValueError('no data')", 1, "rank 0 failed first: ValueError: no data"),
+        (EXAMPLES[0], "import sys; assert sys.argv[1:] == ['--lr', '0.1']", 0, ""),
+        (EXAMPLES[1], "raise SystemExit(3)", 0, "failed 3"),
+        (EXAMPLES[1], "pass", 0, "succeeded 0"),
+    ],
+)
+def test_the_examples_of_the_page_do_as_it_says(
+    house: House, example: str, train: str, code: int, printed: str
+) -> None:
+    # One worker fails, so that it is known which was first.
+    house.script(f"import os\nif os.environ['RANK'] == '0':\n    {train}\n")
+    house.script(example, "example.py")
+    done = subprocess.run(
+        [sys.executable, "example.py"], cwd=house.folder, env=house.env, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stdout.startswith(printed)
+
+
 # What crosses the border
 
 

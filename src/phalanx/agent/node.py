@@ -246,8 +246,6 @@ class Node:
                 self._on_stop_signal(number)
         if host.is_gone:
             self._loop.remove_reader(host.fileno())
-            # Nobody is left to ask a second time: a console that nobody reads must not hold us for ever.
-            self._loop.call_later(self._spec.graces.stop_s, self._hurry.set)
             if not self._is_told_to_stop:  # a host that has asked, and ends before we do, is in no hurry
                 self._on_stop_signal(signal.SIGTERM)
 

@@ -96,9 +96,8 @@ class HostLink:
 def command() -> NoReturn:
     """Be the agent: ``argv`` names the file, the socket and the pidfd. Ends the process, as ``phalanx run`` does."""
     gc.disable()  # until the agent turns it on: imports make no garbage
-    # Inherited from the thread that started us, in a program that may have its own ways with signals.
+    # That of the thread that started us; the program may block signals there for its own ends.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.pop(SECRET, None)
     file, link, host_pidfd = map(int, sys.argv[1:4])
     for fd in (file, link, host_pidfd):
