@@ -18,6 +18,7 @@ from phalanx.agent.report_data import error_data, report_data
 from phalanx.agent.testimony import STDERR_MAX, verdict_from, verdict_text
 from phalanx.agent.verdict import Ending, Failure, Verdict, judge, ranges_of
 from phalanx.errors import ProcessFailure
+from phalanx.rendezvous.round import Round
 
 CALLSTACK = 'Traceback (most recent call last):\n  File "t.py", line 2, in <module>\nValueError: x\n'
 DOCS = Path(__file__).parents[2] / "docs"
@@ -400,7 +401,7 @@ def test_each_name_in_the_json_report_is_in_the_pages() -> None:
 
 
 def words(folder: Path, verdict: Verdict, **how: Any) -> str:
-    known: dict[str, Any] = {"name": "t.py", "has_run": True, "log_dir": None, "flight": FlightRecord()}
+    known: dict[str, Any] = {"name": "t.py", "settled": None, "log_dir": None, "flight": FlightRecord()}
     return last_words(verdict, **{**known, **how})
 
 
@@ -484,6 +485,28 @@ def test_a_report_file_is_written_for_other_ends_too_and_nothing_else_is(
     assert (data["restart_count"], data["first_failure"]) == (verdict.restart_count, None)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["logs", "report.json"]
     assert list((tmp_path / "logs").iterdir()) == []
+
+
+def test_a_node_that_was_told_to_stop_tells_how_often_its_job_was_restarted(tmp_path: Path) -> None:
+    settled = Round(
+        number=3,
+        restart_count=2,
+        reason="rank 1 failed: exit code 5 (restart 2 of 9)",
+        group_rank=0,
+        group_world_size=1,
+        first_rank=0,
+        local_world_size=1,
+        world_size=1,
+        master_addr="127.0.0.1",
+        master_port=1,
+    )
+    stopped = Verdict(ending=Ending.STOPPED, exit_code=143)
+    words(tmp_path, stopped, settled=settled, report_file=str(tmp_path / "report.json"))
+    data = json.loads((tmp_path / "report.json").read_text())
+    assert (data["restart_count"], data["restarts"]) == (2, [settled.reason])
+    for verdict in (VERDICT, Verdict(ending=Ending.FAILED, exit_code=75, reason="the store is lost")):
+        lines = words(tmp_path, verdict, settled=settled).splitlines()
+        assert lines[-3:-1] == ["phalanx: restarted 2 times before:", f"phalanx:   {settled.reason}"]
 
 
 def test_a_failed_job_leaves_its_report_beside_the_flight_record(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from phalanx.agent.report_data import error_data, report_data
 from phalanx.agent.verdict import Ending, Verdict
 from phalanx.errors._writing import write_atomically
 from phalanx.multiprocessing.folders import temporary_folder
+from phalanx.rendezvous.round import Round
 
 __all__ = ["last_words", "save_flight"]
 
@@ -29,14 +30,18 @@ def last_words(
     verdict: Verdict,
     *,
     name: str,
-    has_run: bool,
+    settled: Round | None,
     log_dir: str | None,
     flight: FlightRecord,
     bug: BaseException | None = None,
     error_file: str | None = None,
     report_file: str | None = None,
 ) -> str:
-    """Write the files of this node, and return what is to be printed. ``log_dir``: of this node's logs."""
+    """Write the files of this node, and return what is to be printed.
+
+    ``settled`` is the last round that this node was in, ``log_dir`` where its own logs are.
+    """
+    verdict = _with_restarts(verdict, settled)
     told = ""
     if report_file or (log_dir and verdict.ending is Ending.FAILED):
         data = report_data(verdict, name=name, host=gethostname(), log_dir=log_dir)
@@ -54,8 +59,17 @@ def last_words(
     if bug is not None:
         return told + _bug_report(bug, flight_path)
     return told + failure_report(
-        verdict, name=name, log_dir=log_dir, has_run=has_run, width=_terminal_width()
+        verdict, name=name, log_dir=log_dir, has_run=settled is not None, width=_terminal_width()
     )
+
+
+def _with_restarts(verdict: Verdict, settled: Round | None) -> Verdict:
+    """What a node decides for itself (it was told to stop) does not know of restarts; its round does."""
+    if settled is None or settled.restart_count <= verdict.restart_count:
+        return verdict
+    fields = {field: getattr(verdict, field) for field in verdict.__struct_fields__}
+    known = verdict.restarts or ((settled.reason,) if settled.reason else ())
+    return Verdict(**{**fields, "restart_count": settled.restart_count, "restarts": known})
 
 
 def _write(path: str, data: dict[str, Any]) -> str:

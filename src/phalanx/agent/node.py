@@ -228,7 +228,7 @@ class Node:
         return last_words(
             verdict,
             name=self._spec.name,
-            has_run=self._processes.round is not None,
+            settled=self._processes.round,
             log_dir=self._spec.logs.run_log_dir,
             flight=self._driver.flight,
             bug=self._driver.bug,
