@@ -160,7 +160,7 @@ class AgentMachine(Machine[AgentState]):
         return [Finish(self.verdict)]
 
     def _stop_without_workers(self, event: StopAsked, now: float) -> list[Any]:
-        commands = self._tell(self._leaving.note(event, now), now)
+        commands = [Say(sentences.asked_early(event)), *self._tell(self._leaving.note(event, now), now)]
         return [*commands, *self._close(self._leaving.stopped(), now)]
 
     def _leave(self, event: StopAsked, now: float) -> list[Any]:

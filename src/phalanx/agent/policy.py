@@ -316,7 +316,10 @@ def _flapping(now: Standing) -> str:
 
 
 def _clipped(text: str) -> str:
-    return text if len(text) <= PAST_CHARACTERS else f"{text[: PAST_CHARACTERS - 1]}…"
+    """Both ends of a long sentence say much: what, and where."""
+    head = PAST_CHARACTERS * 2 // 3
+    tail = PAST_CHARACTERS - head - 1
+    return text if len(text) <= PAST_CHARACTERS else f"{text[:head]}…{text[-tail:]}"
 
 
 def _times(count: int) -> str:

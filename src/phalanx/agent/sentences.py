@@ -7,7 +7,7 @@ from signal import Signals
 from phalanx.agent.group import StopAsked
 from phalanx.rendezvous.round import Round
 
-__all__ = ["BARRIER_PASSED", "PLACE_GIVEN_UP", "asked", "formed", "one_line", "stopped_for"]
+__all__ = ["BARRIER_PASSED", "PLACE_GIVEN_UP", "asked", "asked_early", "formed", "one_line", "stopped_for"]
 
 BARRIER_PASSED = (
     "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
@@ -41,6 +41,11 @@ def asked(event: StopAsked, nproc: int, *, is_stopping: bool) -> str:
     if is_stopping:
         return f"{name}: the workers are being stopped already; again to end them at once"
     return f"{name}: {_asked_whom(nproc, event)}; again to end at once"
+
+
+def asked_early(event: StopAsked) -> str:
+    """The same while no workers run."""
+    return f"{Signals(event.signal).name}: no workers run here now, so this node ends at once"
 
 
 def _asked_whom(nproc: int, event: StopAsked) -> str:
