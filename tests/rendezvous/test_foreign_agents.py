@@ -136,3 +136,15 @@ def test_a_stop_signal_ends_an_agent_whose_handler_waits(agents: list[Agent], tm
     agent.wait_until_said("has not formed a round yet")
     agent.process.send_signal(signal.SIGINT)
     assert agent.ended() == 130
+
+
+def test_workers_cannot_be_restarted_one_by_one_and_that_is_one_sentence(
+    tmp_path: Path, agents: list[Agent]
+) -> None:
+    agent = start(agents, tmp_path, "ends", "--nnodes", "1:2", "--restart-scope", "worker")
+    assert agent.ended() == 2
+    (line,) = [line for line in agent.lines if line]
+    assert (
+        "--restart-scope worker: the rendezvous handler of the backend 'folder' knows whole rounds only"
+        in line
+    )

@@ -232,6 +232,10 @@ def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         meeting = meeting_of(options)
     except MeetingError as reason:
         raise UsageError(f"{origins[reason.about]}: {reason}") from None
+    if meeting.make_handler is not None and options.restart_scope == "worker":
+        from phalanx.launcher.scope import whole_rounds_only
+
+        raise UsageError(whole_rounds_only(options.rdzv_backend))
     for about, sentence in meeting.warnings:
         warn(f"{origins[about]}: {sentence}")
 

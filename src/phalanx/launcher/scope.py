@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from phalanx.agent.spec import JobSpec
 
-__all__ = ["check_scope"]
+__all__ = ["check_scope", "whole_rounds_only"]
+
+
+def whole_rounds_only(backend: str) -> str:
+    """The sentence for a rendezvous handler that somebody else wrote."""
+    return (
+        f"--restart-scope worker: the rendezvous handler of the backend {backend!r} knows whole rounds only; "
+        "use one of ours (c10d, etcd, file, static), or --restart-scope group"
+    )
 
 
 def check_scope(spec: JobSpec) -> JobSpec:
@@ -12,10 +20,7 @@ def check_scope(spec: JobSpec) -> JobSpec:
     if spec.restart_scope != "worker":
         return spec
     if spec.make_handler is not None:
-        raise ValueError(
-            f"--restart-scope worker: the rendezvous handler of the backend {spec.backend!r} knows whole rounds only; "
-            "use one of ours (c10d, etcd, file, static), or --restart-scope group"
-        )
+        raise ValueError(whole_rounds_only(spec.backend))
     if callable(spec.entrypoint) and spec.start_method == "fork":
         raise ValueError(
             "--restart-scope worker: a worker that is made by fork cannot be started beside others; use the start "
