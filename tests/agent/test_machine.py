@@ -288,6 +288,7 @@ def test_stragglers_of_this_node_are_failures_of_their_own() -> None:
     machine.step(WorkersExited({0: 0}), 1)
     assert machine.deadline == 61
     assert SignalWorkers(TERM) in machine.step(DeadlinePassed(), 61)
+    assert others.told(events.WorkerFailed) == [events.WorkerFailed(is_straggler=True)]
     machine.step(WorkersExited({1: -TERM}), 62)
     outcome, (failure,) = report_of(machine, others, 62)
     assert (outcome, failure.rank, failure.is_collateral) == (Outcome.FAILED, 1, False)

@@ -97,6 +97,7 @@ def view(
     members: tuple[Member, ...] = (),
     reports: Mapping[str, Outcome] | None = None,
     failing: frozenset[str] = frozenset(),
+    straggling: frozenset[str] = frozenset(),
     checkpoints: int = 0,
     **record: Any,
 ) -> View:
@@ -108,6 +109,7 @@ def view(
         reports={name: Report(outcome=one) for name, one in (reports or {}).items()},
         signs={},
         failing=failing,
+        straggling=straggling,
         members=members,
         checkpoints=checkpoints,
     )
@@ -254,6 +256,29 @@ def test_what_ends_a_round_is_its_reason(facts: dict[str, Any], reason: str) -> 
     record = record_in(leader().decide(view(Phase.SETTLED, A, B, members=MEMBERS, **facts), NOW))
     assert (record.phase, record.number, record.reason) == (Phase.COLLECTING, 2, reason)
     assert record.is_failure == ("failed" in reason)
+
+
+def test_workers_that_are_late_on_one_node_are_late_on_all_that_have_not_succeeded() -> None:
+    late = view(Phase.SETTLED, A, B, members=MEMBERS, straggling=frozenset({"b"}))
+    record = record_in(leader().decide(late, NOW))
+    assert (record.phase, record.has_stragglers, record.is_failure) == (Phase.COLLECTING, True, True)
+    assert record.reason == "still running on a, b long after others had ended"
+
+
+def test_a_leaver_and_a_newcomer_are_planned_and_a_loss_and_a_failure_are_not() -> None:
+    going = node("b", B[1].registration, is_leaving=True)
+    for planned in (
+        view(Phase.SETTLED, A, going, members=MEMBERS),
+        view(Phase.SETTLED, A, B, C, members=MEMBERS),
+    ):
+        assert record_in(leader(max_nodes=3).decide(planned, NOW)).is_planned
+    for sudden in (
+        view(Phase.SETTLED, A, members=MEMBERS),
+        view(Phase.SETTLED, A, going, members=MEMBERS, failing=frozenset({"a"})),
+        view(Phase.SETTLED, A, B, members=MEMBERS, reports={"b": Outcome.STOPPED}),
+        view(Phase.SETTLED, A, B, members=MEMBERS, straggling=frozenset({"b"})),
+    ):
+        assert not record_in(leader().decide(sudden, NOW)).is_planned
 
 
 def test_a_lost_member_and_one_that_registered_anew_end_a_round() -> None:

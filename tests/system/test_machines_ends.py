@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -130,6 +131,33 @@ def test_without_a_straggler_timeout_the_others_are_waited_for(launch: Launch, s
     job = launch("--standalone", "--nproc-per-node", 2, train)
 
     assert job.wait() == 0
+
+
+def test_all_that_still_run_are_named_when_some_of_a_node_have_ended(
+    network: Network, agents: Agents, script: Script
+) -> None:
+    """A signal handler of one rank that calls `exit(0)` leaves the others waiting in a collective, on all nodes."""
+    train = script(
+        """
+        import os, sys
+        from meeting import begin
+        from telling import stay
+
+        begin()
+        if os.environ["RANK"] == "0":
+            sys.exit(0)
+        stay()
+        """
+    )
+    a, b = network.host(1), network.host(2)
+    arguments = (*c10d(a, "2"), "--nproc-per-node", 2, "--straggler-timeout", 3, train)
+    members = [agents(host, *arguments) for host in (a, b)]
+
+    assert [member.wait() for member in members] == [143, 143]
+    for member in members:
+        named = {int(rank) for rank in re.findall(r"rank +: (\d+)", member.summary)}
+        assert named == {1, 2, 3}
+        assert "--straggler-timeout" in member.summary
 
 
 def test_a_straggler_on_another_node_is_named_on_both(

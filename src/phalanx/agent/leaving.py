@@ -76,11 +76,12 @@ class Leaving:
         """The end of who was told to stop."""
         return self._verdict(f"stopped by {self._name}")
 
-    def judge(self, failures: Sequence[Failure], settled: Round, restarts: RestartPolicy) -> Verdict:
+    def judge(self, failures: Sequence[Failure], settled: Round | None, restarts: RestartPolicy) -> Verdict:
         """A failure that came before the request is still the end of the job, unless it would have been retried.
 
         Where a connection to another node broke, that node has failed or left, and it is blamed there.
         """
+        assert settled is not None, "workers are of a round"
         is_alone = settled.group_world_size == 1
         own = [one for one in failures if not one.is_collateral and (is_alone or not one.is_secondary)]
         if own and not self.is_for_all and not has_restart_left(own, restarts, settled.restart_count):

@@ -42,7 +42,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
-from phalanx.agent.outcomes import is_failure, place_given_up, report_of
+from phalanx.agent.outcomes import failure_seen, place_given_up, report_of
 from phalanx.agent.passing import PassedSignals
 from phalanx.agent.policy import RestartPolicy, exclusion
 from phalanx.agent.testimony import verdict_from
@@ -138,8 +138,8 @@ class AgentMachine(Machine[AgentState]):
     def _ask_group(self, event: object, now: float) -> list[Any]:
         was = self.group.state
         commands = self.group.step(event, now)
-        if was in (GroupState.STARTING, GroupState.RUNNING) and is_failure(event):
-            commands += self._tell(events.WorkerFailed(), now)
+        if failed := failure_seen(event, was, self.group.state):
+            commands += self._tell(failed, now)
         if self.group.state is GroupState.ENDED and self.state in (AgentState.RUNNING, AgentState.LEAVING):
             self.state = AgentState.COLLECTING
             commands = [*commands, CollectEvidence(self.group.exits())]
@@ -204,7 +204,10 @@ class AgentMachine(Machine[AgentState]):
             return commands
         if report.outcome is Outcome.SUCCEEDED and not self._leaving.is_for_all:
             return [*commands, *self._close(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
-        return [*commands, *self._close(self._judge_after_stop(event.failures), now)]
+        return [
+            *commands,
+            *self._close(self._leaving.judge(event.failures, self._round, self._restarts), now),
+        ]
 
     def _give_up_place(self, report: Report, failures: Sequence[Failure], now: float) -> list[Any]:
         """Something of the job is left that nobody can kill: no round may run beside it on this node."""
@@ -213,7 +216,7 @@ class AgentMachine(Machine[AgentState]):
         if self.verdict is not None and self.verdict.exit_code:
             verdict = self.verdict
         elif self._leaving.is_asked:
-            verdict = self._judge_after_stop(failures)
+            verdict = self._leaving.judge(failures, self._round, self._restarts)
         else:
             verdict = place_given_up(failures)
         return [*commands, *self._close(verdict, now)]
@@ -249,7 +252,8 @@ class AgentMachine(Machine[AgentState]):
         self.state = AgentState.RUNNING
         self._round = notice.round
         self._was_cut = False
-        self.group = self.group_kind(self._nproc, grace_s=self._graces.restart_s, straggler_s=self._straggler_s)
+        grace_s = self._graces.restart_s
+        self.group = self.group_kind(self._nproc, grace_s=grace_s, straggler_s=self._straggler_s)
         return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
@@ -304,10 +308,6 @@ class AgentMachine(Machine[AgentState]):
         return self._stop_workers(verdict.reason or "the job is over", request, now)
 
     # Parts of arrows
-
-    def _judge_after_stop(self, failures: Sequence[Failure]) -> Verdict:
-        assert self._round is not None, "workers are of a round"
-        return self._leaving.judge(failures, self._round, self._restarts)
 
     def _close(self, verdict: Verdict, now: float) -> list[Any]:
         self.state = AgentState.CLOSING

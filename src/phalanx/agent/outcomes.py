@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from phalanx.agent.group import SpawnFailed, WorkersExited
+from phalanx.agent.group import DeadlinePassed, GroupState, SpawnFailed, WorkersExited
 from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.testimony import failures_text
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
+from phalanx.rendezvous.events import WorkerFailed
 from phalanx.rendezvous.stored import Outcome, Report
 
-__all__ = ["is_failure", "place_given_up", "report_of"]
+__all__ = ["failure_seen", "place_given_up", "report_of"]
 
 
-def is_failure(event: object) -> bool:
-    """Whether the event says that a worker failed."""
-    if isinstance(event, WorkersExited):
-        return any(code != 0 for code in event.codes.values())
-    return isinstance(event, SpawnFailed)
+def failure_seen(event: object, was: GroupState, group: GroupState) -> WorkerFailed | None:
+    """What the others are to hear before all of this node's workers have ended: by this event some of them failed."""
+    if was not in (GroupState.STARTING, GroupState.RUNNING):
+        return None  # they are being stopped, and their ends are no news
+    if isinstance(event, DeadlinePassed):
+        return WorkerFailed(is_straggler=True) if group is GroupState.STOPPING else None
+    is_failure = isinstance(event, SpawnFailed) or (
+        isinstance(event, WorkersExited) and any(code != 0 for code in event.codes.values())
+    )
+    return WorkerFailed() if is_failure else None
 
 
 def report_of(

@@ -219,6 +219,9 @@ class FirstSignSeen(Struct):
 class WorkerFailed(Struct):
     """A worker of the round failed; the others of this node are being stopped."""
 
+    is_straggler: bool = False
+    """By running on long after others had ended."""
+
 
 class FailedAlone(Struct):
     """A worker of the round failed, nothing of it is left, and the others run on: it asks to start again."""

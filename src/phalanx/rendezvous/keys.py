@@ -56,7 +56,7 @@ class JobKeys:
         return f"{self.all_reports}{number}/"
 
     def report(self, number: int, node_id: str, kind: str) -> str:
-        """One report of a member: ``first_sign``, ``failing`` or ``outcome``."""
+        """One report of a member: ``first_sign``, ``failing``, ``straggling`` or ``outcome``."""
         return f"{self.reports(number)}{node_id}/{kind}"
 
     def answer(self, node_id: str) -> str:

@@ -225,13 +225,15 @@ class Leader:
         if done and self._done_since is None:
             self._done_since = now
             self._line.begin(now)
+        is_late = any(one.node_id in view.straggling for one in unfinished)
         if done and self._settings.straggler_s is not None:
             assert self._done_since is not None, "set above"
             overdue_at = self._done_since + self._settings.straggler_s
-            if now >= overdue_at:
-                reason = f"still running on {names_of(unfinished)} long after others had ended"
-                return self._start_collecting(record, reason, has_stragglers=True)
+            is_late |= now >= overdue_at
             self._wake_at(now, overdue_at)
+        if is_late:
+            reason = f"still running on {names_of(unfinished)} long after others had ended"
+            return self._start_collecting(record, reason, has_stragglers=True)
         if done:  # newcomers park: the job is about to end
             still = f"workers still run on {names_of(unfinished)}"
             return self._tell_waiting(

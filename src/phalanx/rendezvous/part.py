@@ -280,8 +280,8 @@ class Part:
                 self._port = event
             case FirstSignSeen(text):
                 self.report("first_sign", text.encode(errors="replace"))
-            case WorkerFailed():
-                self.report("failing", b"{}")
+            case WorkerFailed(is_straggler):
+                self.report("straggling" if is_straggler else "failing", b"{}")
             case FailedAlone():
                 self._questions.add(event)
             case CheckpointDone(step):

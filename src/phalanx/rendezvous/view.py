@@ -94,6 +94,8 @@ class View(Struct, kw_only=True):
     questions: Mapping[str, Mapping[int, Report]] = {}
     """Of the current round: workers that failed alone, by node and sequence."""
     answers: Mapping[str, Answer] = {}
+    straggling: frozenset[str] = frozenset()
+    """Of the current round: nodes with workers that still ran long after others of the same node had ended."""
     """The last answer to each node."""
 
     def excluded(self, min_nodes: int) -> frozenset[str]:
@@ -226,6 +228,7 @@ class Nodes:
         self._outcomes: dict[int, dict[str, Report]] = {}
         self._signs: dict[int, dict[str, int]] = {}
         self._failing: dict[int, set[str]] = {}
+        self._straggling: dict[int, set[str]] = {}
         self._questions: dict[int, dict[str, dict[int, Report]]] = {}
         self._checkpoints = 0
 
@@ -247,6 +250,7 @@ class Nodes:
             reports=self._outcomes.get(number, {}),
             signs=self._signs.get(number, {}),
             failing=frozenset(self._failing.get(number, ())),
+            straggling=frozenset(self._straggling.get(number, ())),
             members=members,
             checkpoints=self._checkpoints,
             open_s=open_s,
@@ -286,6 +290,9 @@ class Nodes:
         elif what == "failing":
             self._sign(number, node_id, kv.create_revision)
             self._failing.setdefault(number, set()).add(node_id)
+        elif what == "straggling":
+            self._sign(number, node_id, kv.create_revision)
+            self._straggling.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
         elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
@@ -305,8 +312,9 @@ class Nodes:
             self._joined.get(number, {}).pop(node_id, None)
         elif what == "outcome":
             self._outcomes.get(number, {}).pop(node_id, None)
-        elif what in ("first_sign", "failing"):
+        elif what in ("first_sign", "failing", "straggling"):
             self._failing.get(number, set()).discard(node_id)
+            self._straggling.get(number, set()).discard(node_id)
             self._signs.get(number, {}).pop(node_id, None)
         elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
             self._questions.get(number, {}).get(node_id, {}).pop(int(what.removeprefix(AGAIN)), None)
