@@ -304,3 +304,28 @@ def test_a_temporary_folder_with_a_long_name_is_no_obstacle(
     assert job.wait() == 0
     assert job.stderr == b""
     assert os.listdir(deep) == []
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_watchdog_that_kills_a_worker_with_its_whole_process_group_does_not_take_the_launcher_along(
+    launch: Launch, script: Script, restarts: int
+) -> None:
+    """It is one failure like others: charged, told, and what the worker had started is gone before the next attempt."""
+    train = script(
+        FAMILY
+        + """
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        tell("ready", group=os.getpgid(0))
+        time.sleep(1000)
+"""
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", restarts, train)
+    ready = {event.rank: event for event in job.told("ready", 2)}
+    group = ready[1]["group"]
+    assert group not in (os.getpgid(job.process.pid), ready[0]["group"])
+
+    os.killpg(group, signal.SIGKILL)
+
+    assert job.wait() == (0 if restarts else 137)
+    assert b"SIGKILL" in job.stderr
+    assert job.survivors() == []
