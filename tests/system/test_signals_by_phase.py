@@ -148,3 +148,24 @@ def test_while_nobody_reads_what_the_launcher_says(
     job.send(number)
 
     assert job.wait() == 128 + number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_at_whatever_moment_of_the_start(launch: Launch, script: Script, number: signal.Signals) -> None:
+    """The moments are spread over the time that a start takes here; nothing depends on where exactly they fall."""
+    train = script("import time; time.sleep(1000)")
+    for moment in range(40):
+        job = launch("--standalone", "--nproc-per-node", 2, train)
+        time.sleep(moment * 0.01)
+
+        job.send(number)
+
+        code = job.wait()
+        so_early = (-number, 1) if number == signal.SIGINT else (-number,)  # not even our command had begun
+        assert code in (128 + number, *so_early)
+        if code == 128 + number:
+            assert b"Traceback" not in job.stderr
+            assert len(own_lines(job)) <= 1
+            assert os.listdir(job.temp) == []
+        job.wait_nobody()

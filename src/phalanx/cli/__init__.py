@@ -40,7 +40,10 @@ def command(argv: Sequence[str] | None = None) -> NoReturn:
 
     end_by_stop_signals()
     gc.disable()  # the imports of a start make no garbage; the agent turns it on again
-    code = main(argv)
+    try:
+        code = main(argv)
+    except SystemExit as end:  # a stop signal, before the launcher took over the signals
+        code = int(end.code or 0)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

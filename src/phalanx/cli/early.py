@@ -1,11 +1,12 @@
 """Stop signals that come before the launcher's loop listens to them: nothing has been started yet, so it ends.
 
 Python would print a traceback for SIGINT, and the kernel's default actions do not exist for the first process of a
-container, which would not hear SIGTERM at all.
+container, which would not hear SIGTERM at all. Empty folders for logs may exist by then, and are removed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -23,8 +24,14 @@ def end_by_stop_signals() -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    name = signal.Signals(number).name
-    try:
-        os.write(2, f"phalanx: stopped by {name} before anything was started\n".encode())
-    finally:
-        os._exit(128 + number)
+    for one in STOPPING:  # the second one does not wait for what the first has to clear away
+        if signal.getsignal(one) is _end:
+            signal.signal(one, _end_at_once)
+    line = f"phalanx: stopped by {signal.Signals(number).name} before anything was started\n"
+    with contextlib.suppress(OSError):
+        os.write(2, line.encode())
+    raise SystemExit(128 + number)
+
+
+def _end_at_once(number: int, _frame: object) -> None:
+    os._exit(128 + number)
