@@ -17,6 +17,11 @@ _NCCL_REMOTE = (
     "error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to a network error or a remote process "
     "exiting prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer node1<40918>"
 )
+_NCCL_CONNECT = (
+    "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled system error (run with NCCL_DEBUG=INFO "
+    "for details), NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call "
+    "failed or device error.\nLast error:\nsocketStartConnect: Connect to 10.0.12.227<48881> failed : Connection refused"
+)
 _NCCL_ABORTED = (
     "NCCL communicator was aborted on rank 1. Original reason for failure was: [Rank 1] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600210 milliseconds."
@@ -62,6 +67,7 @@ SYMPTOMS = {
         "The client socket has timed out after 4000ms while trying to connect to (127.0.0.1, 22002).",
     ),
     "NCCL: all_reduce": (_BACKEND, _NCCL_REMOTE),
+    "NCCL: a peer is gone before all have connected": (_BACKEND, _NCCL_CONNECT),
     "NCCL: its watchdog has aborted": (_BACKEND, _NCCL_ABORTED),
     "Python: a socket": ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
     "Python: a pipe": ("BrokenPipeError", "[Errno 32] Broken pipe"),

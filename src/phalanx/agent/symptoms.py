@@ -49,6 +49,7 @@ _PHRASES = (
     r"remote process exited or there was a network error",
     r"ncclremoteerror",
     r"connection closed by remote peer",
+    r"connect to \S+<\d+> (failed|returned)",
     r"nccl communicator was aborted",
     r"watchdog caught collective operation timeout",
 )
