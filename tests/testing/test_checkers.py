@@ -139,12 +139,14 @@ def test_a_world_that_goes_well_is_no_violation() -> None:
             id="too many nodes",
         ),
         pytest.param(
-            RanksOnceEach(),
+            RanksOnceEach(LIMITS),
             [started("a.1"), started("a.1", pid=2)],
             "rank 0 was started by",
             id="a rank twice",
         ),
-        pytest.param(RanksOnceEach(), [started("a.1", rank=2)], "rank 2 of 2", id="a rank beyond the world"),
+        pytest.param(
+            RanksOnceEach(LIMITS), [started("a.1", rank=2)], "rank 2 of 2", id="a rank beyond the world"
+        ),
         pytest.param(
             OldWorkersAreGone(LIMITS),
             [started("a.1"), started("b.1", 2)],

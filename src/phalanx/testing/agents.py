@@ -16,6 +16,7 @@ from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
 from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.singly import SinglyAgent
 from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
@@ -50,6 +51,7 @@ class SimulatedAgent:
         restarts: RestartPolicy,
         graces: Graces,
         stops_all: bool = False,
+        is_by_worker: bool = False,
         has_keeper: bool = True,
     ) -> None:
         self.name = name
@@ -66,6 +68,7 @@ class SimulatedAgent:
         self._graces = graces
         self._restarts = restarts
         self._stops_all = stops_all
+        self._is_by_worker = is_by_worker
         self._is_told_to_stop = False
         self.clients: list[SimulatedStore] = []
         """Every connection that it has made."""
@@ -150,7 +153,8 @@ class SimulatedAgent:
 
     async def _main(self) -> None:
         settings = self.settings
-        machine = AgentMachine(
+        kind = SinglyAgent if self._is_by_worker else AgentMachine
+        machine = kind(
             settings.slots,
             membership=MemberMachine(settings, leader_policy(self._restarts)),
             restarts=self._restarts,
@@ -170,6 +174,7 @@ class SimulatedAgent:
             self._trace,
             nproc=settings.slots,
             ttl_s=settings.ttl_s,
+            is_by_worker=self._is_by_worker,
         )
         driver.bind(processes.perform, session.perform)
         driver.post(JobBegan())

@@ -62,14 +62,10 @@ class OneMembershipPerRound(Checker):
             return
         number = seen.round.number
         agent, first = self._rounds.setdefault(number, (seen.agent, seen.round))
-        for what in (
-            "group_world_size",
-            "world_size",
-            "master_addr",
-            "master_port",
-            "restart_count",
-            "reason",
-        ):
+        same = ["group_world_size", "world_size", "master_addr", "master_port"]
+        if not self._limits.is_by_worker:  # else each worker has a count and a reason of its own
+            same += ["restart_count", "reason"]
+        for what in same:
             ours, theirs = getattr(seen.round, what), getattr(first, what)
             if ours != theirs:
                 raise Violation(
@@ -86,25 +82,37 @@ class OneMembershipPerRound(Checker):
 
 
 class RanksOnceEach(Checker):
-    """In a round each rank from 0 to n - 1 starts once at most, and no other rank."""
+    """In a round each rank from 0 to n - 1 starts once at most, and no other rank.
 
-    def __init__(self) -> None:
+    Where workers are restarted one by one it may start again when it has ended, as another restart on the same node.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._lives = Lives()
-        self._started: dict[tuple[int, int], str] = {}
+        self._started: dict[tuple[int, int], WorkerStarted] = {}
+        self._live: set[tuple[str, int]] = set()
 
     def see(self, at: float, seen: Observation) -> None:
         """Look at each worker that starts."""
         if self._lives.see(seen):
             self._started.clear()
+        if isinstance(seen, WorkerEnded):
+            self._live.discard((seen.agent, seen.pid))
         if not isinstance(seen, WorkerStarted):
             return
+        self._live.add((seen.agent, seen.pid))
         rank, number = seen.round.rank(seen.local_rank), seen.round.number
         if not 0 <= rank < seen.round.world_size:
             raise Violation(f"round {number}: {seen.agent} started rank {rank} of {seen.round.world_size}")
-        if (number, rank) in self._started:
-            other = self._started[number, rank]
-            raise Violation(f"round {number}: rank {rank} was started by {other} and by {seen.agent}")
-        self._started[number, rank] = seen.agent
+        before = self._started.get((number, rank))
+        if before is not None and not (self._limits.is_by_worker and self._may_follow(before, seen)):
+            raise Violation(f"round {number}: rank {rank} was started by {before.agent} and by {seen.agent}")
+        self._started[number, rank] = seen
+
+    def _may_follow(self, before: WorkerStarted, seen: WorkerStarted) -> bool:
+        is_over = before.agent == seen.agent and (before.agent, before.pid) not in self._live
+        return is_over and seen.round.restart_count >= before.round.restart_count
 
 
 class OldWorkersAreGone(Checker):
@@ -184,7 +192,7 @@ class BudgetIsKept(Checker):
         earlier = max((one for other, one in self._counts.items() if other < number), default=0)
         if count < earlier:
             raise Violation(f"round {number} is restart {count}, after an earlier one was {earlier}")
-        self._counts[number] = count
+        self._counts[number] = max(count, self._counts.get(number, 0))
 
 
 class NothingIsLeft(Checker):
@@ -360,7 +368,7 @@ def all_checkers(limits: Limits) -> list[Checker]:
     """One of each."""
     return [
         OneMembershipPerRound(limits),
-        RanksOnceEach(),
+        RanksOnceEach(limits),
         OldWorkersAreGone(limits),
         BudgetIsKept(),
         ChargesAreDue(limits),

@@ -39,7 +39,8 @@ from phalanx.rendezvous.events import (
 )
 from phalanx.rendezvous.round import Round
 from phalanx.testing.loop import HAIR_S, NodeLoop
-from phalanx.testing.nodes import Keeper, Node
+from phalanx.testing.nodes import Keeper, Node, Process
+from phalanx.testing.singles import SimulatedSingles
 from phalanx.testing.timeline import Entry
 from phalanx.testing.trace import Fault, Line, Trace
 from phalanx.testing.workload import Employer, Worker, Workload
@@ -68,6 +69,7 @@ class SimulatedProcesses:
         *,
         nproc: int,
         ttl_s: float,
+        is_by_worker: bool = False,
     ) -> None:
         self._agent = agent
         self._node = node
@@ -77,11 +79,11 @@ class SimulatedProcesses:
         self._workload = workload
         self._trace = trace
         self._nproc = nproc
-        self._round: Round | None = None
-        self._workers: dict[int, Worker] = {}
+        self.round: Round | None = None
+        self.workers: dict[int, Worker] = {}
         self._ended: dict[int, int] = {}
         self._recorded_at: dict[int, float] = {}
-        self._progress = Progress()
+        self.progress = Progress()
         self._is_watching_tree = False
         self._next_port = 29400 + node.rng.randrange(1000)
         self._ttl_s = ttl_s
@@ -92,7 +94,7 @@ class SimulatedProcesses:
             CollectEvidence: self._collect_evidence,
             Fence: self._set_fence,
             HoldPort: self._hold_port,
-            NameStuck: self._name_stuck,
+            NameStuck: lambda _: self.say_stuck(node.of_job(agent)),
             PassOn: _nothing,
             ReleasePort: _nothing,
             Say: lambda command: self.say(command.text),
@@ -101,6 +103,9 @@ class SimulatedProcesses:
             SpawnWorkers: self._spawn_workers,
             WarnWorkers: _nothing,
         }
+        self._singles = SimulatedSingles(self, driver) if is_by_worker else None
+        if self._singles is not None:
+            self.perform |= self._singles.perform
 
     def say(self, text: str) -> None:
         """A line on the console."""
@@ -114,38 +119,46 @@ class SimulatedProcesses:
     # Commands
 
     def _spawn_workers(self, command: SpawnWorkers) -> None:
-        self._round = command.round
-        self._workers.clear()
+        self.round = command.round
+        self.workers.clear()
         self._ended.clear()
         self._recorded_at.clear()
-        self._progress = Progress()
+        self.progress = Progress()
         self._is_watching_tree = False
-        if self._workload.rng.random() < self._workload.habits.cannot_start:
-            self._cannot_start(command.round)
+        one = self._workload.rng.randrange(self._nproc)
+        if self.cannot_start(one, command.round):
+            self._driver.post(SpawnFailed(one, 127, "No such file or directory"))
             return
+        pids = {
+            local_rank: self.start(local_rank, command.round).process.pid for local_rank in range(self._nproc)
+        }
+        self._driver.post(WorkersSpawned(pids))
+
+    def cannot_start(self, local_rank: int, settled: Round) -> bool:
+        """Whether the command is missing just now; then that is a fault of this worker."""
+        if self._workload.rng.random() >= self._workload.habits.cannot_start:
+            return False
+        self._trace.add(Fault("cannot start", self._agent, settled.rank(local_rank), settled.number))
+        return True
+
+    def start(self, local_rank: int, settled: Round) -> Worker:
+        """Start one worker; one that has ended may have had its place."""
+        self._recorded_at.pop(local_rank, None)
         employer = Employer(
             self._agent,
             ended=self._worker_ended,
             recorded=self._recorded,
-            child_ended=self._tree_changed_soon,
+            child_ended=self._child_ended,
             progressed=lambda worker, step: self._told(worker, self._made_progress, step),
             checkpointed=lambda worker, step: self._told(worker, self._checkpoint_done, step),
             exclude=lambda worker: self._told(worker, self._exclude, worker.local_rank),
         )
-        for local_rank in range(self._nproc):
-            self._workers[local_rank] = self._workload.start(
-                self._node, self._agent, employer, command.round, local_rank
-            )
-        pids = {local_rank: worker.process.pid for local_rank, worker in self._workers.items()}
-        self._driver.post(WorkersSpawned(pids))
-
-    def _cannot_start(self, settled: Round) -> None:
-        local_rank = self._workload.rng.randrange(self._nproc)
-        self._trace.add(Fault("cannot start", self._agent, settled.rank(local_rank), settled.number))
-        self._driver.post(SpawnFailed(local_rank, 127, "No such file or directory"))
+        worker = self._workload.start(self._node, self._agent, employer, settled, local_rank)
+        self.workers[local_rank] = worker
+        return worker
 
     def _signal_workers(self, command: SignalWorkers) -> None:
-        for worker in self._workers.values():
+        for worker in self.workers.values():
             worker.process.signal(command.signal)
 
     def _signal_tree(self, command: SignalTree) -> None:
@@ -155,8 +168,9 @@ class SimulatedProcesses:
         if self.is_empty:
             self._driver.post(TreeEmptied())
 
-    def _name_stuck(self, command: NameStuck) -> None:
-        for process in self._node.of_job(self._agent):
+    def say_stuck(self, processes: list[Process]) -> None:
+        """Name those who did not end."""
+        for process in processes:
             self.say(f"process {process.pid} was killed and the kernel does not let it go")
 
     def _set_fence(self, command: Fence) -> None:
@@ -191,24 +205,28 @@ class SimulatedProcesses:
         self._driver.post(PortHeld(command.number, self._next_port))
 
     def _collect_evidence(self, command: CollectEvidence) -> None:
-        failures = tuple(
-            self._failure(end) for end in command.exits if end.exit_code != 0 or end.is_straggler
-        )
-        delay_s = self._node.rng.uniform(*DRAIN_S)
-        self._loop.call_later(delay_s, self._collected, failures, self._progress)
+        if self._singles is not None:
+            self._singles.unwatch()
+        failures = tuple(self.failure(end) for end in command.exits if end.exit_code != 0 or end.is_straggler)
+        self.after_drain(self._collected, failures, self.progress)
+
+    def after_drain(self, callback: Callable[..., None], *args: object) -> None:
+        """Call back when logs and error files are read."""
+        self._loop.call_later(self._node.rng.uniform(*DRAIN_S), callback, *args)
 
     def _collected(self, failures: tuple[Failure, ...], progress: Progress) -> None:
         self._driver.post(EvidenceCollected(failures, progress.step, progress.checkpoint))
 
-    def _failure(self, end: Exit) -> Failure:
-        assert self._round is not None, "workers are of a round"
+    def failure(self, end: Exit) -> Failure:
+        """What can be said of one worker's end."""
+        assert self.round is not None, "workers are of a round"
         known: dict[str, Any] = {
-            "rank": self._round.rank(end.local_rank),
+            "rank": self.round.rank(end.local_rank),
             "local_rank": end.local_rank,
             "host": self._node.name,
-            "group_rank": self._round.group_rank,
-            "group_world_size": self._round.group_world_size,
-            "round": self._round.number,
+            "group_rank": self.round.group_rank,
+            "group_world_size": self.round.group_world_size,
+            "round": self.round.number,
             "exited_at": end.at,
         }
         if end.why_not_started:
@@ -219,7 +237,7 @@ class SimulatedProcesses:
                 why_not_started=end.why_not_started,
                 cannot_heal="a command that cannot be executed",
             )
-        worker = self._workers[end.local_rank]
+        worker = self.workers[end.local_rank]
         signs = [one for one in (end.signed_at, self._recorded_at.get(end.local_rank)) if one is not None]
         exception = worker.message.partition(":")[0]
         return Failure(
@@ -240,7 +258,7 @@ class SimulatedProcesses:
     def _worker_ended(self, worker: Worker) -> None:
         exit_code = worker.process.exit_code
         assert exit_code is not None
-        if self._workers.get(worker.local_rank) is not worker:
+        if self.workers.get(worker.local_rank) is not worker:
             return
         if not self._ended:
             self._loop.call_soon(self._reap)
@@ -252,6 +270,11 @@ class SimulatedProcesses:
         if codes:
             self._driver.post(WorkersExited(codes))
 
+    def _child_ended(self, worker: Worker) -> None:
+        self._tree_changed_soon()
+        if self._singles is not None and self.workers.get(worker.local_rank) is worker:
+            self._loop.call_soon(self._singles.changed, worker.local_rank)
+
     def _tree_changed_soon(self) -> None:
         if self._is_watching_tree:
             self._loop.call_soon(self._tree_changed)
@@ -261,7 +284,7 @@ class SimulatedProcesses:
             self._driver.post(TreeEmptied() if self.is_empty else MembersRemain())
 
     def _recorded(self, worker: Worker, message: str) -> None:
-        if self._workers.get(worker.local_rank) is not worker:
+        if self.workers.get(worker.local_rank) is not worker:
             return
         at = self._recorded_at[worker.local_rank] = self._node.clock.monotonic()
         event = ExceptionSeen(worker.local_rank, at, message[:200])
@@ -271,16 +294,16 @@ class SimulatedProcesses:
 
     def _told(self, worker: Worker, take: Callable[[int], object], number: int) -> None:
         def unless_old() -> None:
-            if self._workers.get(worker.local_rank) is worker:
+            if self.workers.get(worker.local_rank) is worker:
                 take(number)
 
         self._node.after(self._node.rng.uniform(*CHANNEL_S), self._loop.call_soon, unless_old)
 
     def _made_progress(self, step: int) -> None:
-        self._progress.made(step)
+        self.progress.made(step)
 
     def _checkpoint_done(self, step: int) -> None:
-        self._progress.checkpoint_done(step)
+        self.progress.checkpoint_done(step)
         self._driver.post(WorkerTold(CheckpointDone(step)))
 
     def _exclude(self, local_rank: int) -> None:

@@ -6,6 +6,8 @@ that came late, may see it otherwise, they ask for no more than holds in every c
 
 from __future__ import annotations
 
+from collections import Counter
+
 from phalanx.agent.policy import SHORT_ROUND_S, TRIES_OF_HOPELESS
 from phalanx.agent.verdict import exit_status
 from phalanx.records import Struct
@@ -88,33 +90,32 @@ class OpeningChecker(Checker):
             self._furthest = self._settled_at = None
             self.begins(at, record)
         elif record.phase is Phase.SETTLED:
+            if before is not None and before.phase is Phase.SETTLED:
+                self.restarts_alone(self._opening(at, before, record))
             self._settled_at = at
-            self.settles(at, record)
         elif record.phase is Phase.JOINING and before is not None:
             remembers = max(self._known.values(), default=0) > before.restart_count
             if before.phase is Phase.JOINING or remembers:
                 self._settled_at = None
                 self.begins(at, record)
             else:
-                self._open(at, before, record)
+                self.opens(self._opening(at, before, record))
 
-    def _open(self, at: float, before: RoundRecord, record: RoundRecord) -> None:
+    def _opening(self, at: float, before: RoundRecord, record: RoundRecord) -> Opening:
         step = self._steps.get(before.number, -1)
         has_moved = step >= 0 and (self._furthest is None or step > self._furthest)
         if has_moved:
             self._furthest = step
         ran_s = 0.0 if self._settled_at is None else at - self._settled_at
         self._settled_at = None
-        self.opens(
-            Opening(
-                at=at,
-                record=record,
-                ended=before.number,
-                charged=record.restart_count - before.restart_count,
-                ran_s=ran_s,
-                faults=tuple(self._faults.get(before.number, ())),
-                has_moved=has_moved,
-            )
+        return Opening(
+            at=at,
+            record=record,
+            ended=before.number,
+            charged=record.restart_count - before.restart_count,
+            ran_s=ran_s,
+            faults=tuple(self._faults.get(before.number, ())),
+            has_moved=has_moved,
         )
 
     def begins(self, at: float, record: RoundRecord) -> None:
@@ -123,12 +124,31 @@ class OpeningChecker(Checker):
     def opens(self, opening: Opening) -> None:
         """A round was opened. Raises ``Violation``."""
 
-    def settles(self, at: float, record: RoundRecord) -> None:
-        """A round has settled. Raises ``Violation``."""
+    def restarts_alone(self, opening: Opening) -> None:
+        """Failures of single workers were answered, while their round runs on. Raises ``Violation``."""
 
 
 class ChargesAreDue(OpeningChecker):
-    """A restart is charged after a round in which a worker failed by its own fault, and then it is one."""
+    """A restart is charged after a round in which a worker failed by its own fault, and then it is one.
+
+    Where workers are restarted one by one each fault of a round may be charged.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self._charged_alone: Counter[int] = Counter()
+
+    def begins(self, at: float, record: RoundRecord) -> None:
+        """Numbers may come again."""
+        self._charged_alone.clear()
+
+    def restarts_alone(self, opening: Opening) -> None:
+        """Compare with the faults so far."""
+        number = opening.record.number
+        self._charged_alone[number] += opening.charged
+        if opening.charged < 0 or self._charged_alone[number] > len(opening.faults):
+            charged = f"{opening.charged:+} to {self._charged_alone[number]} charges"
+            raise Violation(f"round {number}: {charged}, and its workers failed {len(opening.faults)} times")
 
     def opens(self, opening: Opening) -> None:
         """Compare it with the faults of the round that is over."""
@@ -162,10 +182,16 @@ class BudgetIsNotOverdrawn(OpeningChecker):
         by_time = policy.refill_after_s is not None and self._healthy_s >= policy.refill_after_s
         if by_time or (policy.refill_on_progress and opening.has_moved):
             self._charged_at.clear()
-        if opening.charged <= 0:
-            return
+        for _ in range(opening.charged):
+            self._charge(opening)
+
+    def restarts_alone(self, opening: Opening) -> None:
+        """Count these, too."""
+        self.opens(opening)
+
+    def _charge(self, opening: Opening) -> None:
+        policy, at = self.policy, opening.at
         self._healthy_s = 0.0
-        at = opening.at
         if policy.window_s is not None:
             self._charged_at = [one for one in self._charged_at if (at - one) * self.fast < policy.window_s]
         if len(self._charged_at) >= policy.max_restarts:
@@ -213,6 +239,8 @@ class BackoffIsKept(OpeningChecker):
         self._opened[record.number] = (opening.at, record.delay_s)
         if opening.has_moved:
             self._short = 0
+        if self.limits.is_by_worker:
+            return  # which worker waits for what is not written in the round
         if not opening.charged:
             if record.delay_s:
                 raise Violation(
@@ -263,7 +291,7 @@ class GivesUpInTime(OpeningChecker):
         if opening.has_moved:
             self._hopeless = 0
             self._same = (None, 0)
-        if not opening.charged or not opening.faults:
+        if not opening.charged or not opening.faults or self.limits.is_by_worker:
             return
         self._look_at_hope(opening)
         codes = {None if one.exit_code is None else exit_status(one.exit_code) for one in opening.faults}

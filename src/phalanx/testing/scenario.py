@@ -68,6 +68,8 @@ class Scenario(Struct, kw_only=True):
     """It does not come to its normal end: every agent is sent SIGINT at once, as by a Ctrl-C that reaches all."""
     stops_all: bool = False
     """A stop signal to one agent is meant for all of them."""
+    is_by_worker: bool = False
+    """A worker that fails is started again alone; none of them notices that another one is gone."""
     has_keepers: bool = True
     """False: to see that the checkers see."""
     clock_rates: tuple[float, float] = (0.9, 1.1)
@@ -89,6 +91,7 @@ class Scenario(Struct, kw_only=True):
             ttl_s=self.ttl_s,
             grace_s=self.longest_grace_s,
             clock_rates=self.clock_rates,
+            is_by_worker=self.is_by_worker,
         )
 
     @property
@@ -109,6 +112,7 @@ class Scenario(Struct, kw_only=True):
     def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:
         """A scenario of its own for each seed."""
         rng = Random(f"scenario {seed}")
+        is_by_worker = rng.random() < 0.15
         min_nodes = rng.randint(max(1, nodes // 4), max(1, nodes * 3 // 4))
         kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 3.0)) for kind, weight in FAULTS.items()}
         return cls(
@@ -127,10 +131,11 @@ class Scenario(Struct, kw_only=True):
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
             is_stopped=rng.random() < 0.2,
             stops_all=rng.random() < 0.15,
+            is_by_worker=is_by_worker,
             habits=Habits(
                 cannot_start=rng.choice((0.0, 0.0, 0.02)),
                 deaf=rng.choice((0.0, 0.05, 0.3)),
-                hangs=rng.choice((0.0, 0.3, 0.9)),
+                hangs=1.0 if is_by_worker else rng.choice((0.0, 0.3, 0.9)),
                 step_s=rng.choice((None, 2.0, 20.0)),
             ),
         )

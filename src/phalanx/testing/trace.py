@@ -129,7 +129,7 @@ class NodeWritten(Struct):
 
 
 class ReportWritten(Struct):
-    """How an agent's part in a round ended, as the store has it."""
+    """How an agent's part in a round ended, as the store has it; or how one worker did that is restarted alone."""
 
     agent: str
     round: int

@@ -53,7 +53,7 @@ class Employer(Struct):
     ended: Callable[[Worker], None]
     recorded: Callable[[Worker, str], None]
     """It has recorded an exception."""
-    child_ended: Callable[[], None]
+    child_ended: Callable[[Worker], None]
     progressed: Callable[[Worker, int], None]
     checkpointed: Callable[[Worker, int], None]
     exclude: Callable[[Worker], None]
@@ -81,9 +81,10 @@ class Worker:
         self._end: Entry | None = None
         self.step = workload.checkpoint
         self.process = node.start_process(job, self, is_worker=True)
+        self.children: list[Process] = []
         if rng.random() < habits.leaves_child:
-            child = Leftover(rng.random() < habits.deaf_child, lambda _: employer.child_ended())
-            node.start_process(job, child, is_worker=False)
+            child = Leftover(rng.random() < habits.deaf_child, lambda _: employer.child_ended(self))
+            self.children.append(node.start_process(job, child, is_worker=False))
         if workload.is_broken:
             node.after(rng.uniform(*IMPORTS_S), self.miss_module)
         elif habits.step_s is not None:
