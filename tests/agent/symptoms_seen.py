@@ -20,7 +20,8 @@ _NCCL_REMOTE = (
 _NCCL_CONNECT = (
     "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled system error (run with NCCL_DEBUG=INFO "
     "for details), NCCL version 2.21.5\nncclSystemError: System call (e.g. socket, malloc) or external library call "
-    "failed or device error.\nLast error:\nsocketStartConnect: Connect to 10.0.12.227<48881> failed : Connection refused"
+    "failed or device error.\nLast error:\nsocketStartConnect: Connect to 10.0.12.227<48881> failed : Software caused "
+    "connection abort"
 )
 _NCCL_ABORTED = (
     "NCCL communicator was aborted on rank 1. Original reason for failure was: [Rank 1] Watchdog caught collective "
