@@ -171,6 +171,18 @@ def test_a_stop_request_ahead_of_the_workers_is_kept_with_its_warning() -> None:
     assert machine.step(WorkersSpawned({0: 100, 1: 101}), 2) == [AnnounceStop(TERM, 124), WarnWorkers(USR1)]
 
 
+def test_who_is_told_to_leave_while_workers_start_keeps_its_own_signal_and_grace_unless_the_fence_is_near() -> (
+    None
+):
+    machine, _ = waiting(graces=GRACES)
+    machine.step(Noticed((events.RoundFormed(a_round(1)),)), 0)
+    machine.step(StopAsked(INT, 40), 1)
+    machine.step(stopped_round(StopCause.PLANNED), 1)
+    machine.step(stopped_round(StopCause.LOSS, grace_s=2.0), 2)
+    assert machine.step(WorkersSpawned({0: 100, 1: 101}), 3) == [AnnounceStop(INT, 40), SignalWorkers(INT)]
+    assert machine.deadline == 5
+
+
 # Ending the job everywhere
 
 

@@ -166,7 +166,7 @@ class GroupMachine(Machine[GroupState]):
         self._signed_at: dict[int, float] = {}
         self._stopped_at: dict[int, float] = {}
         self._not_started: SpawnFailed | None = None
-        self._asked_early: StopAsked | None = None
+        self._asked_early: list[StopAsked] = []
         self._stop = StopMachine(range(nproc))
 
     @property
@@ -226,10 +226,14 @@ class GroupMachine(Machine[GroupState]):
     def _spawned(self, event: WorkersSpawned, now: float) -> list[Any]:
         self.state = GroupState.RUNNING
         self.pids = dict(event.pids)
-        return [] if self._asked_early is None else self._asked(self._asked_early, now)
+        commands: list[Any] = []
+        for early in self._asked_early:
+            was_asked = self.state is GroupState.STOPPING
+            commands += self._asked_again(early, now) if was_asked else self._asked(early, now)
+        return commands
 
     def _asked_too_early(self, event: StopAsked, now: float) -> None:
-        self._asked_early = event
+        self._asked_early.append(event)
 
     def _not_spawned(self, event: SpawnFailed, now: float) -> list[Any]:
         self._not_started = event

@@ -262,7 +262,7 @@ class AgentMachine(Machine[AgentState]):
         if notice.are_stragglers and self.group.state is GroupState.RUNNING:
             return self._ask_group(StragglersFound(), now)
         self._was_cut |= notice.is_own
-        if self.group.state is GroupState.STOPPING and notice.grace_s is None:
+        if notice.grace_s is None and (self.group.state is GroupState.STOPPING or self._leaving.is_asked):
             return []  # for another reason already, with a grace of its own
         return self._stop_workers(notice.reason, request_of(notice, self._graces), now)
 
