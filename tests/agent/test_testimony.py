@@ -20,7 +20,7 @@ from phalanx.agent.testimony import (
     verdict_from,
     verdict_text,
 )
-from phalanx.agent.verdict import Ending, Failure, Verdict, judge
+from phalanx.agent.verdict import Ending, Failure, Verdict, first_failure, judge
 from phalanx.rendezvous.stored import Outcome, Report, VerdictRecord, encode
 
 STORE_VALUE_MAX = 1_500_000  # etcd's
@@ -58,6 +58,7 @@ FULL = failed(
     error_file="/logs/run/attempt_0/3/error.json",
     extra='{"format": 1}',
     log_dir="/logs/run",
+    is_known_symptom=True,
 )
 
 
@@ -106,6 +107,17 @@ def test_of_long_texts_that_part_is_kept_that_people_look_for() -> None:
     assert told.summary.startswith("RuntimeError: ")
     assert told.summary.endswith("… at t.py:3".replace("…", "a"))
     assert "\n" not in told.summary
+
+
+def test_a_symptom_stays_one_where_its_words_are_cut() -> None:
+    long = "RuntimeError: " + "a" * 3000 + " Connection reset by peer " + "b" * 3000
+    symptom = failed(0, exception="RuntimeError", summary=long[:200], message=long, exited_at=1.0)
+    primary = failed(1, exited_at=2.0)
+    told = failures_from(failures_text([symptom, primary]))
+    assert [(one.rank, one.is_secondary) for one in told] == [(1, False), (0, True)]
+    assert first_failure(told) == primary
+    again = failures_from(failures_text(told))
+    assert [one.is_secondary for one in again] == [False, True]
 
 
 def test_a_path_is_told_whole_or_not_at_all_and_so_is_data() -> None:

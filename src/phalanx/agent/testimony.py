@@ -150,6 +150,7 @@ def _plain(failure: Failure, *, is_full: bool) -> dict[str, Any]:
             else:
                 value = _clipped(value, room)
         plain[field] = value
+    plain["is_known_symptom"] = failure.is_secondary  # what says so may have been cut
     return plain
 
 

@@ -97,6 +97,8 @@ class Failure(Struct, kw_only=True):
     """What else is in that file's ``extraInfo``, as JSON; empty: nothing, or too much."""
     log_dir: str = ""
     """Where the logs of its node are, on its host."""
+    is_known_symptom: bool = False
+    """``is_secondary``, as somebody found who had all of its text."""
 
     @property
     def is_secondary(self) -> bool:
@@ -104,6 +106,8 @@ class Failure(Struct, kw_only=True):
 
         The exception says so. The end of standard error is asked only where a library gave up without one.
         """
+        if self.is_known_symptom:
+            return True
         if self.exception or self.own_exit_code is not None or self.exit_code >= 0:
             kind = self.exception or self.summary.partition(":")[0]
             return is_symptom(kind, self.message or self.summary)
