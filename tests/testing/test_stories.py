@@ -378,6 +378,41 @@ def test_a_store_that_newcomers_began_with_learns_of_survivors_what_is_spent() -
     assert set(exit_codes(world).values()) == {3}
 
 
+def test_a_verdict_that_is_lost_with_its_store_is_the_end_for_those_who_had_heard_it() -> None:
+    """Newcomers cannot know of it; the world thought that their job, too, was over."""
+    world = play(
+        scenario(2, 1, 1, is_hosted=True),
+        (49.0, freeze(1)),
+        (50.0, worker_fails(0)),
+        (51.0, kill(0)),
+        (52.0, start(0)),
+        (53.0, thaw(1)),
+    )
+    assert exit_codes(world) == {"n1.1": 3, "n0.2": 0}
+
+
+def test_a_worker_that_fails_alone_is_started_again_and_the_others_run_on() -> None:
+    world = play(
+        scenario(2, 2, is_by_worker=True, slots=(2, 2), max_restarts=2, habits=STUBBORN),
+        (50.0, worker_fails(1)),
+        (60.0, worker_fails(2, message="ValueError: bad batch", exit_after_s=2.0)),
+    )
+    began = [(one.rank, one.round.number, one.round.restart_count) for one in world.workload.started]
+    assert sorted(began[:4]) == [(rank, 1, 0) for rank in range(4)]
+    assert began[4:] == [(1, 1, 1), (2, 1, 2)]
+    assert set(exit_codes(world).values()) == {0}
+
+
+def test_a_worker_that_fails_alone_once_too_often_ends_the_job() -> None:
+    world = play(
+        scenario(2, 2, is_by_worker=True, max_restarts=1, habits=STUBBORN),
+        (50.0, worker_fails(1)),
+        (60.0, worker_fails(0)),
+    )
+    assert len(world.workload.started) == 3
+    assert set(exit_codes(world).values()) == {3}
+
+
 def test_one_agent_is_told_to_stop_and_all_of_them_end_by_that_signal() -> None:
     world = play(scenario(3, 2, stops_all=True), (50.0, leave(1)))
     assert exit_codes(world) == {"n0.1": 143, "n1.1": 143, "n2.1": 143}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.agent.verdict import Failure, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.testing.checking import Checker, Limits, Violation
 from phalanx.testing.exclusions import ExclusionIsKept
@@ -14,6 +15,7 @@ from phalanx.testing.trace import (
     Fault,
     Observation,
     Resumed,
+    RoundWritten,
     StopSignalled,
     StoreLost,
     Suspended,
@@ -272,96 +274,77 @@ class NothingBeginsAfterTheEnd(Checker):
 
 
 class SameVerdict(Checker):
-    """All agents that nobody told to leave end with one exit code and one verdict, the one that the store has.
+    """All agents that nobody told to leave end with one exit code and one verdict, one that the store had.
 
     Who lost the store for longer than the job waits for one ends alone, and says so; so does who came so late that
-    there was none any more.
+    there was none any more. A store that was lost with its verdict may be followed by another one, for newcomers.
     """
 
     def __init__(self) -> None:
         self._leaving: set[str] = set()
-        self._first: tuple[str, tuple[object, ...]] | None = None
+        self._spoken: list[tuple[object, ...]] = []
 
     def see(self, at: float, seen: Observation) -> None:
-        """Compare each verdict with the first one."""
-        if isinstance(seen, StopSignalled):
-            self._leaving.add(seen.agent)
-        elif isinstance(seen, VerdictWritten):
-            self._compare("the store", seen.verdict.exit_code, seen.verdict)
-        elif isinstance(seen, StoreLost) and self._first is not None and self._first[0] == "the store":
-            self._first = None  # nobody may have heard of it
-        elif isinstance(seen, AgentEnded) and seen.agent not in self._leaving:
-            self._look_at_end(seen)
-
-    def _look_at_end(self, seen: AgentEnded) -> None:
-        reason = str(getattr(seen.verdict, "reason", ""))
-        if seen.exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE):
-            return
-        self._compare(seen.agent, seen.exit_code, seen.verdict)
-
-    def _compare(self, whose: str, exit_code: int, verdict: object) -> None:
-        cause = getattr(verdict, "cause", None)
-        spoken = (
-            exit_code,
-            getattr(verdict, "ending", None),
-            getattr(cause, "rank", None),
-            getattr(cause, "summary", None),
-        )
-        if self._first is None or self._first[0] == "the store":
-            before, self._first = self._first, (whose, spoken)
-        else:
-            before = self._first
-        if before is not None and before[1] != spoken:
-            raise Violation(f"{before[0]} ended with {before[1]}, and {whose} with {spoken}")
-
-
-class CauseIsTheInjectedOne(Checker):
-    """Who is blamed failed by an own fault, in the last round that ran; a job without one is not called failed.
-
-    Who was told to leave and could not tell the others of its failure knows of no later round than its own last one.
-    """
-
-    def __init__(self) -> None:
-        self._leaving: set[str] = set()
-        self._own_latest: dict[str, int] = {}
-        self._faults: set[tuple[int, int]] = set()
-        self._of_this_store: set[tuple[int, int]] = set()
-        self._is_lost = False
-        self._latest = 0
-        self._lives = Lives()
-
-    def see(self, at: float, seen: Observation) -> None:
-        """Remember who failed, and look at each verdict."""
-        if self._lives.see(seen):
-            self._latest = 0
-            self._faults = set(self._of_this_store)  # who could not be started is of the new life, too
+        """Compare each end with what was written."""
         match seen:
             case StopSignalled(agent):
                 self._leaving.add(agent)
-            case WorkerStarted(agent, round=settled):
-                self._own_latest[agent] = settled.number
-                self._latest = max(self._latest, settled.number)
-                self._is_lost = False
+            case VerdictWritten(_, verdict):
+                self._spoken.append(_spoken(verdict.exit_code, verdict))
+            case AgentEnded(agent, exit_code, verdict) if agent not in self._leaving:
+                reason = str(getattr(verdict, "reason", ""))
+                is_alone = exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE)
+                if not is_alone and _spoken(exit_code, verdict) not in self._spoken:
+                    said = f"{agent} ended with {_spoken(exit_code, verdict)}"
+                    raise Violation(f"{said}, and the store has, or had, {self._spoken}")
+
+
+def _spoken(exit_code: int, verdict: object) -> tuple[object, ...]:
+    cause = getattr(verdict, "cause", None)
+    rank, summary = getattr(cause, "rank", None), getattr(cause, "summary", None)
+    return exit_code, getattr(verdict, "ending", None), rank, summary
+
+
+class CauseIsTheInjectedOne(Checker):
+    """Who is blamed failed by an own fault, in the last round that the store knows; a job without one has not failed.
+
+    Who was told to leave and could not tell the others of its failure may blame its own workers.
+    """
+
+    def __init__(self) -> None:
+        self._incarnation = 0
+        self._latest = 0
+        self._faults: set[tuple[int, int]] = set()
+        self._own: dict[str, set[tuple[int, int]]] = {}
+        self._judged: set[tuple[int, int]] = set()
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Remember who failed, and look at each verdict."""
+        match seen:
+            case RoundWritten(incarnation, record):
+                if incarnation != self._incarnation:
+                    self._incarnation = incarnation
+                    self._faults.clear()
+                self._latest = record.number
             case Fault(target=agent, rank=int(rank), round=int(number)):
-                self._own_latest[agent] = number
                 self._faults.add((number, rank))
-                self._of_this_store.add((number, rank))
-                # A worker that cannot be started may be all that there is of a round in a store without data.
-                self._latest = number if self._is_lost else max(self._latest, number)
-            case StoreLost():
-                self._is_lost = True
-                self._of_this_store.clear()
-            case AgentEnded(agent, verdict=verdict):
-                cause = getattr(verdict, "cause", None)
-                numbers = [
-                    self._latest,
-                    *([self._own_latest.get(agent, 0)] if agent in self._leaving else []),
-                ]
-                if cause is not None and not any((one, cause.rank) in self._faults for one in numbers):
-                    blamed = f"rank {cause.rank} of round {numbers[-1]} ({cause.summary!r})"
-                    raise Violation(
-                        f"{agent} blames {blamed}, and (round, rank) of own faults: {self._faults}"
-                    )
+                self._own.setdefault(agent, set()).add((number, rank))
+            case VerdictWritten(_, verdict) if verdict.cause is not None:
+                blamed = verdict.cause.round, verdict.cause.rank
+                self._judged.add(blamed)
+                if blamed not in self._faults or blamed[0] != self._latest:
+                    self._complain("the store", verdict, f"{self._faults}, the round was {self._latest}")
+            case AgentEnded(agent, verdict=Verdict(cause=Failure(round=number, rank=rank)) as verdict):
+                own = self._own.get(agent, set())
+                if (number, rank) not in self._judged | own:
+                    self._complain(agent, verdict, f"{own}")
+
+    @staticmethod
+    def _complain(who: str, verdict: Verdict, faults: str) -> None:
+        cause = verdict.cause
+        assert cause is not None, "somebody is blamed"
+        blamed = f"rank {cause.rank} of round {cause.round} ({cause.summary!r})"
+        raise Violation(f"{who} blames {blamed}, and (round, rank) of own faults: {faults}")
 
 
 def all_checkers(limits: Limits) -> list[Checker]:

@@ -20,6 +20,9 @@ class Observer:
         self.excluded: set[str] = set()
         self.exclusions: Counter[str] = Counter()
         """How often each agent was excluded, or more often than that."""
+        self.has_begun_anew = False
+        """After the job's end was lost with its store, newcomers have begun it anew."""
+        self._has_ended = False
         self._keys = JobKeys(run_id)
         self._trace = trace
         self._incarnation = 0
@@ -29,12 +32,14 @@ class Observer:
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self.excluded.clear()
+            self.has_begun_anew |= self._has_ended
         for change in batch.changes:
             key = change.kv.key
             if key == self._keys.round and not change.is_delete:
                 self._trace.add(RoundWritten(incarnation, decode(RoundRecord, change.kv.value)))
             elif key == self._keys.verdict and not change.is_delete:
                 verdict = verdict_from(decode(VerdictRecord, change.kv.value).text)
+                self._has_ended, self.has_begun_anew = True, False
                 self._trace.add(VerdictWritten(incarnation, verdict))
             elif key.startswith(self._keys.all_here):
                 self._note_node(key.removeprefix(self._keys.all_here), change)

@@ -168,7 +168,7 @@ class World:
 
     def _has_ended(self) -> bool:
         """Whether some agent has come to the end of the job, and not only to its own."""
-        return any(agent.has_seen_the_end for agent in self.agents)
+        return any(agent.has_seen_the_end for agent in self.agents) and not self.observer.has_begun_anew
 
     def _only_wait_for_a_store(self) -> bool:
         """Whoever came when the job had just ended, and its store with it, waits for one as long as it was told to."""
