@@ -99,6 +99,8 @@ def view(
     failing: frozenset[str] = frozenset(),
     straggling: frozenset[str] = frozenset(),
     checkpoints: int = 0,
+    open_s: float = 0.0,
+    ran_s: float = 0.0,
     **record: Any,
 ) -> View:
     found = None if phase is None else RoundRecord(**{"number": 2, "phase": phase, "previous": 1, **record})
@@ -112,6 +114,8 @@ def view(
         straggling=straggling,
         members=members,
         checkpoints=checkpoints,
+        open_s=open_s,
+        ran_s=ran_s,
     )
 
 
@@ -371,6 +375,144 @@ def test_a_new_round_takes_away_what_only_the_round_before_the_last_needed() -> 
         KEYS.members(1),
         KEYS.values(1),
     }
+
+
+# Rounds that wait, and nodes that are not to be used
+
+
+def test_a_round_that_waits_settles_when_its_time_since_the_opening_is_over_and_says_when() -> None:
+    one = leader(max_nodes=2)
+    ready: dict[str, Any] = {"joined": {"a": 1, "b": 2}, "members": MEMBERS, "delay_s": 30.0}
+    assert one.decide(view(Phase.JOINING, A, B, **ready, open_s=12.0), NOW) == ()
+    assert one.deadline == NOW + 5, "the line about it is due first"
+    (line,) = one.decide(view(Phase.JOINING, A, B, **ready, open_s=17.0), NOW + 5)
+    assert isinstance(line, Put)
+    assert decode(Waiting, line.value).text == "2 of 2 nodes are ready (a, b); starts in 13 s"
+    assert one.deadline == NOW + 18
+    assert one.decide(view(Phase.JOINING, A, B, **ready, open_s=29.9), NOW + 17.9) == ()
+    settled = record_in(one.decide(view(Phase.JOINING, A, B, **ready, open_s=30.0), NOW + 18))
+    assert (settled.phase, settled.delay_s) == (Phase.SETTLED, 30.0)
+
+
+def test_a_wait_and_a_last_call_pass_together() -> None:
+    one = leader(max_nodes=4)
+    partly: dict[str, Any] = {"joined": {"a": 1, "b": 2}, "delay_s": 5.0}
+    for second, settles in ((0.0, False), (5.0, False), (20.0, True)):
+        writes = one.decide(view(Phase.JOINING, A, B, C, **partly, open_s=second), NOW + second)
+        assert any(isinstance(write, Put) and write.key == KEYS.round for write in writes) == settles
+    one = leader(max_nodes=4)
+    late = view(Phase.JOINING, A, B, C, joined={"a": 1, "b": 2}, delay_s=100.0, open_s=20.0)
+    one.decide(view(Phase.JOINING, A, B, C, joined={"a": 1, "b": 2}, delay_s=100.0), NOW)
+    assert not any(isinstance(one, Put) and one.key == KEYS.round for one in one.decide(late, NOW + 20))
+
+
+def test_a_round_that_must_be_opened_anew_waits_as_the_first_would_have() -> None:
+    older = view(
+        Phase.JOINING, node("a", 1, last_round=7), number=3, previous=0, delay_s=9.0, policy_state="s"
+    )
+    record = record_in(leader().decide(older, NOW))
+    assert (record.number, record.delay_s, record.policy_state) == (8, 9.0, "s")
+
+
+def test_the_answer_of_the_policy_has_the_wait() -> None:
+    answer = NextRound(restart_count=1, policy_state="s", reason="restart 1", delay_s=4.5)
+    failed = view(Phase.COLLECTING, A, members=MEMBERS, reports={"a": Outcome.FAILED})
+    assert record_in(leader(answer).decide(failed, NOW)).delay_s == 4.5
+
+
+def test_a_round_that_ended_without_a_failure_tells_the_policy_and_does_not_wait() -> None:
+    lost = view(
+        Phase.COLLECTING,
+        A,
+        members=MEMBERS,
+        reports={"a": Outcome.STOPPED},
+        policy_state="state",
+        delay_s=9.0,
+    )
+    record = record_in(leader().decide(lost, NOW))
+    assert (record.policy_state, record.delay_s) == ("state passed", 0.0)
+
+
+def test_the_policy_is_told_how_long_it_went_and_who_is_excluded() -> None:
+    asked = Asked(AGAIN)
+    Leader(settings(), KEYS, asked.policy()).decide(
+        view(
+            Phase.COLLECTING,
+            A,
+            node("b", 2, excluded="GPU 3"),
+            C,
+            members=MEMBERS,
+            reports={"a": Outcome.STOPPED, "b": Outcome.FAILED},
+            open_s=70.0,
+            ran_s=60.0,
+        ),
+        NOW,
+    )
+    (question,) = asked.questions
+    assert (question.open_s, question.ran_s) == (70.0, 60.0)
+    assert [one.is_excluded for one in question.members] == [False, True]
+    assert 0.0 <= question.jitter <= 1.0
+
+
+EXCLUDED_B = node("b", 2, excluded="GPU 3")
+
+
+def test_a_member_that_is_excluded_ends_the_round_where_others_can_go_on() -> None:
+    record = record_in(leader().decide(view(Phase.SETTLED, A, EXCLUDED_B, C, members=MEMBERS), NOW))
+    assert (record.phase, record.reason) == (Phase.COLLECTING, "node b is excluded: GPU 3")
+    assert not record.is_failure
+
+
+@pytest.mark.parametrize(
+    "others",
+    [(), (node("c", 3, is_leaving=True),), (node("c", 3, excluded="GPU 4"),)],
+    ids=["nobody else", "a leaver", "another excluded one"],
+)
+def test_a_member_that_is_excluded_stays_where_others_are_too_few(
+    others: tuple[tuple[str, Here], ...],
+) -> None:
+    one = leader(growth=Growth.NEVER)
+    assert one.decide(view(Phase.SETTLED, A, EXCLUDED_B, *others, members=MEMBERS), NOW) == ()
+    joined = {"a": 1, "b": 2}
+    record = record_in(
+        leader(max_nodes=2).decide(
+            view(Phase.JOINING, A, EXCLUDED_B, *others, joined=joined, members=MEMBERS), NOW
+        )
+    )
+    assert record.phase is Phase.SETTLED
+
+
+def test_an_excluded_node_is_neither_chosen_nor_waited_for_once_its_workers_are_gone() -> None:
+    here = (A, EXCLUDED_B, C)
+    waits = leader().decide(view(Phase.JOINING, *here, joined={"a": 1, "c": 3}, members=MEMBERS), NOW)
+    assert waits == (), "its workers may still live"
+    writes = leader().decide(
+        view(Phase.JOINING, *here, joined={"a": 1, "b": 2, "c": 3}, members=MEMBERS), NOW
+    )
+    (members,) = [one for one in writes if isinstance(one, Put) and one.key == KEYS.members(2)]
+    assert [one.node_id for one in decode(Members, members.value).members] == ["a", "c"]
+    new = leader().decide(view(Phase.JOINING, *here, joined={"a": 1, "c": 3}, members=(MEMBERS[0],)), NOW)
+    assert record_in(new).phase is Phase.SETTLED
+
+
+def test_an_excluded_node_is_no_newcomer_until_its_time_is_over() -> None:
+    one = leader()
+    grown = view(Phase.SETTLED, A, B, node("c", 3, excluded="GPU 3"), members=MEMBERS)
+    assert one.decide(grown, NOW) == ()
+    assert one.deadline is None
+    assert (
+        record_in(one.decide(view(Phase.SETTLED, A, B, C, members=MEMBERS), NOW)).reason == "a node joined: c"
+    )
+
+
+def test_who_waits_for_others_names_the_excluded_ones() -> None:
+    one = leader(min_nodes=2, max_nodes=4)
+    waiting = view(Phase.JOINING, A, EXCLUDED_B, C, joined={"a": 1}, members=(MEMBERS[0],))
+    one.decide(waiting, NOW)
+    (line,) = one.decide(waiting, NOW + 6)
+    assert isinstance(line, Put)
+    text = decode(Waiting, line.value).text
+    assert text == "1 of 2 to 4 nodes are ready (a); excluded: b; 1 more needed; gives up in 294 s"
 
 
 # Leading: the view is kept, the decision becomes a guarded transaction

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,7 @@ from phalanx.rendezvous.stored import (
     Waiting,
     encode,
 )
-from phalanx.rendezvous.view import JobView, Nodes
+from phalanx.rendezvous.view import JobView, Nodes, RoundTimes
 from phalanx.store.port import Batch, Change, KeyValue
 
 KEYS = JobKeys("job")
@@ -154,3 +156,41 @@ def test_no_key_and_no_value_does_anything_but_be_passed_over(told: list[tuple[s
         nodes.change([Change(kv(KEYS.nodes + suffix, value), is_delete=is_delete)])
     view = nodes.view(ROUND, ())
     assert not any((view.here, view.joined, view.reports))
+
+
+# How long a round has been open, and has run
+
+
+def record(number: int = 1, phase: Phase = Phase.JOINING, **facts: Any) -> RoundRecord:
+    return RoundRecord(number=number, phase=phase, **facts)
+
+
+def test_the_times_of_a_round_are_from_when_it_was_seen_first() -> None:
+    times = RoundTimes()
+    times.see(None, 1.0)
+    times.see(record(), 10.0)
+    times.see(record(), 14.0)
+    assert (times.open_s(15.0), times.ran_s(15.0)) == (5.0, 0.0)
+    times.see(record(phase=Phase.SETTLED), 20.0)
+    times.see(record(phase=Phase.SETTLED), 29.0)
+    assert (times.open_s(30.0), times.ran_s(30.0)) == (20.0, 10.0)
+    times.see(record(phase=Phase.COLLECTING), 40.0)
+    assert (times.open_s(50.0), times.ran_s(50.0)) == (40.0, 20.0), "it runs no more"
+    times.see(record(2, restart_count=1, policy_state="s"), 60.0)
+    assert (times.open_s(61.0), times.ran_s(61.0)) == (1.0, 0.0)
+
+
+def test_who_sees_a_round_late_counts_from_then() -> None:
+    times = RoundTimes()
+    times.see(record(7, Phase.SETTLED, restart_count=3, policy_state="s"), 10.0)
+    assert (times.open_s(12.0), times.ran_s(12.0)) == (2.0, 2.0)
+    times.see(record(8, Phase.COLLECTING), 20.0)
+    assert (times.open_s(25.0), times.ran_s(25.0)) == (5.0, 0.0)
+
+
+def test_a_restart_of_one_worker_alone_begins_the_times_anew() -> None:
+    times = RoundTimes()
+    times.see(record(), 10.0)
+    times.see(record(phase=Phase.SETTLED), 10.0)
+    times.see(record(phase=Phase.SETTLED, restart_count=1, policy_state="s"), 30.0)
+    assert (times.open_s(35.0), times.ran_s(35.0)) == (5.0, 5.0)
