@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 from tests.launcher.hosting import GRACEFUL, SLEEPER, STUBBORN, WAITS_FOR_GO, House
 from tests.repository.test_start_up import denied, imported_by
-from tests.system.launch import LIMIT_S, Job, Launcher
+from tests.system.launch import LIMIT_S, Job, Launcher, two_free_ports
 
 from phalanx.agent.verdict import Ending
 from phalanx.launcher import AgentProcess, Outcome, RunOptions, library
@@ -180,6 +180,36 @@ def test_two_at_once_each_with_its_own_end(house: House) -> None:
     train = house.script(source)
     first, second = house.start(train, "a", "b", 3), house.start(train, "b", "a", 4)
     assert (end(first).exit_code, end(second).exit_code) == (3, 4)
+
+
+def test_two_nodes_of_one_job(house: House) -> None:
+    """They meet with the secret that each was handed, and end with the same cause."""
+    train = house.script(
+        """
+        import os, sys, time
+        from telling import tell
+        tell("there", world=os.environ["WORLD_SIZE"])
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        sys.exit(7 if os.environ["RANK"] == "1" else 0)
+        """
+    )
+    words = [
+        "--nnodes",
+        2,
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"localhost:{two_free_ports()}",
+        train,
+    ]
+    secret = changed(house.options(*words), secret=b"\0\xff", run_id="job")
+    agents = [library.start(secret, env=house.env, cwd=house.folder) for _ in range(2)]
+    assert {one["world"] for one in house.hear("there", 2)} == {"2"}
+    (house.folder / "go").touch()
+    outcomes = [end(agent) for agent in agents]
+    assert [one.exit_code for one in outcomes] == [7, 7]
+    assert [one.verdict.cause.rank for one in outcomes if one.verdict and one.verdict.cause] == [1, 1]
 
 
 def test_many_threads_may_wait_for_one_agent(house: House) -> None:
