@@ -29,6 +29,10 @@ def all_run(job: Singly, *names: str) -> bool:
     return all(len(job[name].alive) == job[name].nproc for name in names)
 
 
+def is_settled(job: Singly) -> bool:
+    return job.read(job.keys.round) is not None and job.record.phase is Phase.SETTLED
+
+
 def spare_that_leads(**settings: object) -> Singly:
     """``a`` leads, ``b`` and ``c`` run: its death is no change of membership."""
     job = fleet(min_nodes=2, max_nodes=2, **settings)
@@ -373,48 +377,72 @@ def test_stragglers_are_counted_from_the_first_success_and_who_waits_is_one() ->
 # Random histories
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_every_failure_is_charged_once_whatever_else_happens(seed: int) -> None:
-    chance = random.Random(seed)
-    job = running("a", "b", "c", min_nodes=2, max_nodes=3, max_restarts=10_000)
-    failed = 0
-    for _ in range(30):
+HISTORY = ("fail", "fail", "fail", "many", "lose", "cut", "time", "hold", "freeze", "leave", "die", "store")
+
+
+class History:
+    """Random failures of workers, nodes, messages and the store; ``failed`` workers can have been charged at most."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.job = running("a", "b", "c", min_nodes=2, max_nodes=3, max_restarts=10_000)
+        self.failed = 0
+
+    def step(self) -> None:
+        job, chance = self.job, self.chance
         names = [name for name in "abc" if not job[name].is_over and job[name].alive]
-        what = chance.choice(("fail", "fail", "fail", "many", "lose", "cut", "time", "hold", "freeze"))
         if not names:
             job.run(5)
-            continue
+            return
         name = chance.choice(names)
         agent = job[name]
-        if what in ("fail", "many") and not agent.is_frozen and not agent.is_stopping:
-            ranks = list(agent.alive) if what == "many" else [chance.choice(sorted(agent.alive))]
-            failed += len(ranks)
-            agent.end_workers(dict.fromkeys(ranks, 1))
-            job.work()
-        elif what == "lose":
-            purpose = chance.choice(("lead", *(f"report again/{n}" for n in (1, 2, 3))))
-            agent.link.lose_answer(purpose, is_applied=chance.random() < 0.5)
-        elif what == "cut":
-            job.cut(name)
-            job.run(chance.choice((0.5, 3.0, 20.0)))
-            job.heal()
-        elif what == "freeze":
-            job.freeze(name)
-            job.run(chance.choice((0.5, 3.0, 20.0)))
-            job.thaw()
-        elif what == "hold":
-            held = agent.link.hold("lead")
-            job.run(chance.choice((0.5, 3.0)))
-            held.deliver()
-        else:
-            job.run(chance.choice((0.0, 0.1, 1.0, 10.0)))
-        assert job.record.restart_count <= failed, "charged for nothing"
+        match chance.choice(HISTORY):
+            case "fail" | "many" as what:
+                alive = sorted(agent.alive)
+                ranks = alive if what == "many" else [chance.choice(alive)]
+                self.failed += len(ranks)
+                agent.end_workers(dict.fromkeys(ranks, 1))
+                job.work()
+            case "lose":
+                purpose = chance.choice(("lead", "report again/1", "report again/2", "report again/3"))
+                agent.link.lose_answer(purpose, is_applied=chance.random() < 0.5)
+            case "cut":
+                job.cut(name)
+                job.run(chance.choice((0.5, 3.0, 20.0)))
+                job.heal()
+            case "freeze":
+                job.freeze(name)
+                job.run(chance.choice((0.5, 3.0, 20.0)))
+                job.thaw()
+            case "hold":
+                held = agent.link.hold("lead")
+                job.run(chance.choice((0.5, 3.0)))
+                held.deliver()
+            case "leave" | "die" as what:
+                job.leave(name) if what == "leave" else job.kill(name)
+                job.run_until(lambda: agent.is_over)
+                job.start(name)
+            case "store":
+                job.lose_store()
+                job.run(chance.choice((0.0, 2.0)))
+                job.serve_store(is_empty=chance.random() < 0.5)
+            case _:
+                job.run(chance.choice((0.0, 0.1, 1.0, 10.0)))
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_failure_is_charged_at_most_once_whatever_else_happens(seed: int) -> None:
+    history = History(seed)
+    job = history.job
+    for _ in range(30):
+        history.step()
+        assert job.read(job.keys.round) is None or job.record.restart_count <= history.failed, job.story()
     job.heal()
     job.thaw()
-    job.run_until(lambda: job.record.phase is Phase.SETTLED and all_run(job, "a", "b", "c"), within_s=2000)
+    job.run_until(lambda: is_settled(job) and all_run(job, "a", "b", "c"), within_s=2000)
     count = job.record.restart_count
     job.run(60)
-    assert job.record.restart_count == count <= failed
+    assert job.record.restart_count == count <= history.failed
     told = job.counts("a", "b", "c")
     assert len(set(told)) == len(told), "one charge for two lives"
     assert max(told, default=0) <= count
