@@ -20,6 +20,15 @@ Move = Callable[[World], object]
 KEEN = Habits(
     asked_s=(0.01, 0.3), deaf=0.0, leaves_child=0.0, breaks_s=(0.001, 0.01), hangs=0.0, ends_within_s=5.0
 )
+STEPPING = Habits(
+    asked_s=(0.01, 0.3),
+    deaf=0.0,
+    leaves_child=0.0,
+    breaks_s=(0.001, 0.01),
+    hangs=0.0,
+    step_s=2.0,
+    steps_per_checkpoint=10,
+)
 STUBBORN = Habits(asked_s=(0.01, 0.3), deaf=0.0, leaves_child=0.0, hangs=1.0)
 
 
@@ -151,6 +160,11 @@ def ask_to_exclude(rank: int) -> Move:
         worker.employer.exclude(worker)
 
     return ask
+
+
+def lose_module(world: World) -> None:
+    world.workload.is_broken = True
+    worker_of(world, 0).miss_module()
 
 
 def rounds(world: World) -> dict[int, tuple[float, int, int]]:
@@ -389,6 +403,92 @@ def test_a_verdict_that_is_lost_with_its_store_is_the_end_for_those_who_had_hear
         (53.0, thaw(1)),
     )
     assert exit_codes(world) == {"n1.1": 3, "n0.2": 0}
+
+
+def test_workers_that_come_further_each_time_are_restarted_more_often_than_the_budget_says() -> None:
+    restarts = RestartPolicy(max_restarts=1, refill_on_progress=True)
+    moves = [(at, worker_fails(0)) for at in (30.0, 60.0, 90.0, 120.0)]
+    world = play(scenario(2, 2, restarts=restarts, habits=STEPPING), *moves)
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 2, 3, 4]
+    assert set(exit_codes(world).values()) == {0}
+
+
+def test_workers_that_come_no_further_use_up_the_budget_though_progress_refills_it() -> None:
+    """The second and the third failure come before the step that was done before the first one."""
+    restarts = RestartPolicy(max_restarts=2, refill_on_progress=True)
+    moves = [(at, worker_fails(0)) for at in (40.0, 44.0, 48.0)]
+    world = play(scenario(2, 2, restarts=restarts, habits=STEPPING), *moves)
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 2]
+    assert set(exit_codes(world).values()) == {3}
+
+
+def test_another_leader_counts_on_where_the_first_one_was() -> None:
+    restarts = RestartPolicy(max_restarts=1, window_s=1000.0)
+    world = play(
+        scenario(3, 2, restarts=restarts),
+        (40.0, worker_fails(1)),
+        (60.0, kill(0)),
+        (75.0, start(0)),
+        (80.0, kill(1)),
+        (95.0, start(1)),
+        (120.0, worker_fails(0)),
+    )
+    assert max(count for _, _, count in rounds(world).values()) == 1
+    assert set(exit_codes(world).values()) == {3}
+
+
+def test_a_restart_of_long_ago_is_out_of_the_window() -> None:
+    restarts = RestartPolicy(max_restarts=1, window_s=60.0)
+    world = play(
+        scenario(2, 2, restarts=restarts),
+        (20.0, worker_fails(1)),
+        (100.0, worker_fails(0)),
+        (120.0, worker_fails(1)),
+    )
+    assert [count for _, _, count in rounds(world).values()] == [0, 1, 2]
+    assert set(exit_codes(world).values()) == {3}
+
+
+def test_a_module_that_is_missing_everywhere_is_looked_for_twice() -> None:
+    world = play(
+        scenario(3, 2, restarts=RestartPolicy(max_restarts=9, tries_hopeless_once=True)),
+        (50.0, lose_module),
+    )
+    assert sizes(world) == [3, 3]
+    (reason,) = {agent.verdict.reason for agent in world.agents if agent.verdict}
+    assert reason == "a module that cannot be imported, twice in a row: another try would not help"
+
+
+def test_a_job_that_fails_again_and_again_waits_longer_each_time() -> None:
+    restarts = RestartPolicy(max_restarts=9, backoff_s=2.0, backoff_max_s=6.0)
+    moves = [(at, worker_fails(0)) for at in (30.0, 35.0, 45.0, 60.0, 75.0)]
+    world = play(scenario(2, 2, restarts=restarts), *moves)
+    began = [at for at, _, _ in rounds(world).values()]
+    waits = [at - failed for at, (failed, _) in zip(began[1:], moves, strict=True)]
+    assert waits[0] < 1.0
+    for wait, most in zip(waits[1:], (2.0, 4.0, 6.0, 6.0), strict=True):
+        assert most / 2 <= wait < most + 1.0
+
+
+def test_an_excluded_node_comes_back_when_its_time_is_over_and_nothing_is_charged() -> None:
+    world = play(scenario(3, 2, exclude_for_s=40.0), (50.0, ask_to_exclude(1)))
+    assert sizes(world) == [3, 2, 3]
+    second, third = (rounds(world)[number][0] for number in (2, 3))
+    assert second < 52.0
+    assert 50.0 + 0.9 * 40.0 <= third <= 50.0 + 40.0 + 10.0
+    assert {count for _, _, count in rounds(world).values()} == {0}
+
+
+def test_an_excluded_node_is_used_where_the_others_are_too_few() -> None:
+    world = play(
+        scenario(3, 2, exclude_for_s=40.0), (30.0, kill(0)), (50.0, ask_to_exclude(1)), (60.0, start(0))
+    )
+    assert sizes(world) == [
+        3,
+        2,
+        2,
+        3,
+    ]  # without the killed one; then it is back, and the excluded one can rest
 
 
 def test_a_worker_that_fails_alone_is_started_again_and_the_others_run_on() -> None:
