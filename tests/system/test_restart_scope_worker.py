@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from tests.system.launch import Event, Job, Launch, Script
+from tests.system.launch import LIMIT_S, Event, Job, Launch, Script
 
 # Each worker has two children, one of them in a session of its own, and does what a file tells it.
 WORKER = """
@@ -216,6 +218,31 @@ def test_a_launcher_that_is_killed_leaves_nothing_of_any_life(launch: Launch, sc
     job.send(signal.SIGKILL)
 
     job.wait_nobody()
+
+
+def test_the_keeper_knows_the_next_life_by_its_number_alone(launch: Launch, tmp_path: Path) -> None:
+    """It has no mark in its environment then, and no parent-death signal: a program is no Python script of ours."""
+    program = tmp_path / "program"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        "from telling import tell\n"
+        "tell('begun')\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    sys.exit(3)\n"
+        "os.execve('/bin/sleep', ['sleep', '1000'], {})\n"
+    )
+    program.chmod(0o755)
+    job = launch(*SCOPE, "--max-restarts", 3, "--no-python", program)
+    pid = job.until("begun", restart=1).pid
+    pidfd = os.pidfd_open(pid)
+    while b"1000" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        time.sleep(0.01)
+
+    job.send(signal.SIGKILL)
+
+    assert select.select([pidfd], [], [], LIMIT_S)[0], "it lives"
+    os.close(pidfd)
 
 
 def test_stdin_is_rank_0s_in_each_of_its_lives(launch: Launch, script: Script) -> None:
