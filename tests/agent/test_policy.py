@@ -13,6 +13,7 @@ from phalanx.agent.policy import (
     PAST_MAX,
     PORT_RETRIES_MAX,
     SHORT_ROUND_S,
+    WINDOW_RESTARTS_MAX,
     GiveUp,
     HowItWent,
     Restart,
@@ -25,6 +26,7 @@ from phalanx.agent.policy import (
     span,
 )
 from phalanx.agent.verdict import Failure
+from phalanx.rendezvous.stored import Phase, RoundRecord, encode
 
 FOREVER_S = 1e6
 
@@ -190,6 +192,12 @@ def test_a_node_is_excluded_for_the_exit_codes_that_were_named_and_not_for_what_
     policy = RestartPolicy(exclude_on=(42, 137))
     assert exclusion([failure(exit_code=42)], policy) == "rank 1 ended with exit code 42 (--exclude-on)"
     assert exclusion([CRASH], policy) == ""
+    symptom = failure("ConnectionResetError: [Errno 104] Connection reset by peer", exit_code=42)
+    assert exclusion([symptom], policy) == "rank 1 ended with exit code 42 (--exclude-on)", (
+        "nobody else is there"
+    )
+    of_others = failure("RuntimeError: Connection reset by peer", exit_code=42, group_world_size=4)
+    assert exclusion([of_others], policy) == "", "every node would exclude itself for the fault of one"
     killed_by_us = failure(exit_code=-9, exited_at=9.0, stopped_at=1.0)
     assert exclusion([killed_by_us], policy) == ""
     assert exclusion([CRASH, failure(rank=3, exit_code=-9)], policy).startswith(
@@ -352,6 +360,30 @@ def test_the_last_restarts_are_remembered_in_bounded_words() -> None:
     assert all(len(one) <= PAST_CHARACTERS for one in job.standing.past)
 
 
+def test_a_round_that_knows_all_of_it_is_small_in_the_store() -> None:
+    """Every agent reads it: about a kibibyte, and a few of them in scripts that need several bytes for a letter."""
+    for letter, most in (("x", 1500), ("ü", 2500), ("火", 3500)):
+        job = Job(max_restarts=99, window_s=1e6, refill_after_s=1e7, backoff_s=1.0, give_up_after=99)
+        decisions = [
+            job.fails(failure(letter * 5000), step=7, number=10**6) for _ in range(WINDOW_RESTARTS_MAX)
+        ]
+        last = decisions[-1]
+        assert isinstance(last, Restart)
+        record = RoundRecord(
+            number=10**6,
+            phase=Phase.SETTLED,
+            previous=10**6,
+            reason=last.reason,
+            restart_count=last.charged,
+            policy_state=last.standing.text(),
+            delay_s=last.delay_s,
+            master_addr="fe80::0123:4567:89ab:cdef%eth0",
+            master_port=65535,
+        )
+        assert len(encode(record)) < most
+        assert isinstance(job.fails(failure(letter * 5000)), GiveUp), "no window has room for more"
+
+
 def test_what_is_remembered_stays_small() -> None:
     job = Job(max_restarts=20, window_s=1e6, refill_after_s=1e6, backoff_s=1, give_up_after=99)
     restarts(job, [failure("ü" * 500)] * 20, step=7, number=123456)
@@ -414,6 +446,7 @@ def test_an_agent_that_leaves_knows_by_the_count_whether_a_failure_was_final() -
     assert has_restart_left([CRASH], RestartPolicy(max_restarts=2), 1)
     assert not has_restart_left([CRASH], RestartPolicy(max_restarts=2), 2)
     assert not has_restart_left([CRASH], RestartPolicy(max_restarts=2, no_restart_on=(1,)), 0)
+    assert not has_restart_left([CRASH], RestartPolicy(max_restarts=2, restart_on=(75,)), 0)
 
 
 def test_where_budgets_refill_a_failure_may_be_tried_again_whatever_the_count() -> None:

@@ -317,9 +317,9 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
         (["--warn-signal", "SIGKILL"], {}, "--warn-signal: no program can catch SIGKILL; leave it out"),
         (["--warn-signal", "NOPE"], {}, "--warn-signal: 'NOPE' is no signal of this system"),
         (
-            ["--restart-window", "1h", "--max-restarts", "101"],
+            ["--restart-window", "1h", "--max-restarts", "33"],
             {},
-            "--restart-window: with a window --max-restarts can be 100 at most; 101 were asked for",
+            "--restart-window: with a window --max-restarts can be 32 at most; 33 were asked for",
         ),
         (
             ["--restart-on", "1-9", "--no-restart-on", "9,10"],

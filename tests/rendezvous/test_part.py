@@ -233,7 +233,11 @@ def test_workers_are_stopped_once_when_their_round_is_over(number: int, phase: P
     node.round(number, phase, reason="why")
     assert node.part.follow(node.job) == [events.StopRound("why")]
     assert node.part.follow(node.job) == []
-    assert node.part.stop("another reason", StopCause.LOSS, grace_s=1.0) == []
+    assert node.part.stop("another reason", StopCause.END) == []
+    late = node.part.stop("the store is silent", StopCause.LOSS, grace_s=1.0, is_own=True)
+    assert late == [events.StopRound("the store is silent", 1.0, is_own=True, cause=StopCause.LOSS)], (
+        "they may have been warned only, and have two minutes"
+    )
 
 
 def test_who_did_not_start_in_time_reports_that_it_was_stopped() -> None:

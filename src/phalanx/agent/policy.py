@@ -32,8 +32,10 @@ __all__ = [
 PORT_RETRIES_MAX = 3  # a fourth failure in a row is no coincidence: the user's own port is in use
 SHORT_ROUND_S = 60.0  # a round that fails sooner than that, without progress, is one of a flapping job
 TRIES_OF_HOPELESS = 2  # a file system that is late looks like a missing module
-PAST_MAX, PAST_CHARACTERS = 3, 120  # of earlier restarts that are told; the round's key is to stay small
-WINDOW_RESTARTS_MAX = 100  # the times of all of them are in the round's key
+# Every agent reads the round's key, so it is to stay small.
+PAST_MAX, PAST_CHARACTERS = 3, 90  # earlier restarts that are told
+REASON_CHARACTERS = 240
+WINDOW_RESTARTS_MAX = 32  # the times of all of them are in it
 
 
 class RestartPolicy(Struct, kw_only=True):
@@ -41,7 +43,7 @@ class RestartPolicy(Struct, kw_only=True):
 
     max_restarts: int = 0
     window_s: float | None = None
-    """Only restarts of the last so many seconds count; None: all of the job."""
+    """Only restarts of the last so many seconds count, and ``WINDOW_RESTARTS_MAX`` at most; None: all of the job."""
     refill_after_s: float | None = None
     """The budget is whole again when the job has run for so long without a failure."""
     refill_on_progress: bool = False
@@ -58,6 +60,11 @@ class RestartPolicy(Struct, kw_only=True):
     """A node whose worker ends with one of these is not used for a while."""
     tries_hopeless_once: bool = False
     """An error that cannot heal (a missing module) is tried once more and then no more."""
+
+    @property
+    def most(self) -> int:
+        """How many restarts the budget has."""
+        return self.max_restarts if self.window_s is None else min(self.max_restarts, WINDOW_RESTARTS_MAX)
 
 
 class Standing(Struct, kw_only=True):
@@ -93,7 +100,7 @@ class Standing(Struct, kw_only=True):
             return ""
         import json
 
-        return json.dumps(said, separators=(",", ":"))
+        return json.dumps(said, separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def read(cls, text: str, *, charged: int) -> Standing:
@@ -150,7 +157,7 @@ def decide(
     cause: Failure, policy: RestartPolicy, standing: Standing, charged: int, went: HowItWent
 ) -> Restart | GiveUp:
     """Decide once per failed round; ``charged`` is how many restarts the job has seen."""
-    what = describe(cause)
+    what = _clipped(describe(cause), REASON_CHARACTERS)
     if cause.master_port_taken and standing.port_retries < PORT_RETRIES_MAX:
         passed = not_charged(policy, standing, went)
         again = _changed(passed, port_retries=standing.port_retries + 1)
@@ -173,7 +180,7 @@ def decide(
         ages_s=() if policy.window_s is None else (*now.ages_s, 0),
         port_retries=0,
     )
-    past = (*spent.past, _clipped(f"round {went.number}: {what}"))[-PAST_MAX:]
+    past = (*spent.past, _clipped(f"round {went.number}: {what}", PAST_CHARACTERS))[-PAST_MAX:]
     return Restart(
         reason=f"{what} ({_count(policy, spent, charged)}){_flapping(now) if delay_s else ''}",
         charged=charged,
@@ -203,15 +210,20 @@ def has_restart_left(failures: Sequence[Failure], policy: RestartPolicy, charged
     Where budgets refill it knows too little to say no.
     """
     codes = {exit_status(one.blamed_exit_code) for one in failures}
+    is_allowed = codes.isdisjoint(policy.no_restart_on) and codes <= set(policy.restart_on or codes)
     refills = policy.window_s is not None or policy.refill_after_s is not None or policy.refill_on_progress
     is_left = charged < policy.max_restarts or (refills and policy.max_restarts > 0)
-    return is_left and codes.isdisjoint(policy.no_restart_on)
+    return is_left and is_allowed
 
 
 def exclusion(failures: Sequence[Failure], policy: RestartPolicy) -> str:
     """Why this node should not be used for a while, by what its own workers ended with; nothing if it may be."""
     for one in failures:
-        if not one.is_collateral and (code := exit_status(one.blamed_exit_code)) in policy.exclude_on:
+        is_symptom = one.is_secondary and one.group_world_size > 1  # of another node, perhaps
+        if (
+            not (one.is_collateral or is_symptom)
+            and (code := exit_status(one.blamed_exit_code)) in policy.exclude_on
+        ):
             return f"rank {one.rank} ended with exit code {code} (--exclude-on)"
     return ""
 
@@ -284,11 +296,11 @@ def _why_not(cause: Failure, policy: RestartPolicy, now: Standing) -> str:
 
 def _why_used_up(policy: RestartPolicy, now: Standing) -> str:
     used = now.used if policy.window_s is None else len(now.ages_s)
-    if used < policy.max_restarts:
+    if used < policy.most:
         return ""
-    all_of_them = "the one restart" if policy.max_restarts == 1 else f"all {policy.max_restarts} restarts"
+    all_of_them = "the one restart" if policy.most == 1 else f"all {policy.most} restarts"
     within = "" if policy.window_s is None else f" of the last {span(policy.window_s)}"
-    return f"{all_of_them}{within} {'is' if policy.max_restarts == 1 else 'are'} used"
+    return f"{all_of_them}{within} {'is' if policy.most == 1 else 'are'} used"
 
 
 def _delay_s(policy: RestartPolicy, now: Standing, jitter: float) -> float:
@@ -303,7 +315,7 @@ def _delay_s(policy: RestartPolicy, now: Standing, jitter: float) -> float:
 
 
 def _count(policy: RestartPolicy, spent: Standing, charged: int) -> str:
-    most = policy.max_restarts
+    most = policy.most
     if policy.window_s is not None:
         return f"restart {charged}, {len(spent.ages_s)} of {most} in {span(policy.window_s)}"
     if spent.used != charged:
@@ -315,11 +327,11 @@ def _flapping(now: Standing) -> str:
     return f"; {now.short} rounds in a row failed within {span(SHORT_ROUND_S)}"
 
 
-def _clipped(text: str) -> str:
+def _clipped(text: str, room: int) -> str:
     """Both ends of a long sentence say much: what, and where."""
-    head = PAST_CHARACTERS * 2 // 3
-    tail = PAST_CHARACTERS - head - 1
-    return text if len(text) <= PAST_CHARACTERS else f"{text[:head]}…{text[-tail:]}"
+    head = room * 2 // 3
+    tail = room - head - 1
+    return text if len(text) <= room else f"{text[:head]}…{text[-tail:]}"
 
 
 def _times(count: int) -> str:

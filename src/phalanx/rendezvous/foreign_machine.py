@@ -348,13 +348,9 @@ class ForeignMachine(Machine[ForeignState]):
         WorkersGone: {ForeignState.RUNNING: _gone, ForeignState.STOPPING: _gone},
         WorkerFailed: _WITH_WORKERS,
         FirstSignSeen: _WITH_WORKERS,
-        CheckpointDone: _WITH_WORKERS,
+        CheckpointDone: {**dict.fromkeys(_BEFORE_THE_END, _TOLD_LATER), **_OVER},
         SignalSent: _WITH_WORKERS,
-        NodeExcluded: {
-            ForeignState.RUNNING: _excluded,
-            ForeignState.STOPPING: _excluded,
-            **_OVER,
-        },
+        NodeExcluded: {**dict.fromkeys(_BEFORE_THE_END, _excluded), **_OVER},
         LeaveAsked: {**dict.fromkeys(_BEFORE_THE_END, _leave), **_OVER},
         EndAsked: {**dict.fromkeys(_BEFORE_THE_END, _end_all), **_OVER},
         PartEnded: dict.fromkeys(

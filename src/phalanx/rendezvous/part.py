@@ -247,8 +247,8 @@ class Part:
         are_stragglers: bool = False,
         is_own: bool = False,
     ) -> list[Any]:
-        """Stop the workers, if there are any and they were not told."""
-        if self.running is None or self._is_stopping:
+        """Stop the workers, if there are any and they were not told; with a grace of its own also if they were."""
+        if self.running is None or (self._is_stopping and grace_s is None):
             return []
         self._is_stopping = True
         return [StopRound(reason, grace_s, are_stragglers, is_own, cause)]
