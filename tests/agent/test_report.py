@@ -116,6 +116,8 @@ def test_a_job_that_never_formed_is_one_sentence() -> None:
     verdict = Verdict(ending=Ending.FAILED, exit_code=75, reason="no port is free")
     assert report(verdict, has_run=False) == "phalanx: t.py could not be run: no port is free\n"
     assert report(verdict, has_run=True) == "phalanx: t.py was stopped: no port is free\n"
+    known = Verdict(ending=Ending.FAILED, exit_code=75, reason="no port is free", has_run=True)
+    assert report(known, has_run=False) == report(verdict, has_run=True), "a spare tells the same"
 
 
 def test_a_mistake_of_the_user_is_one_sentence() -> None:

@@ -133,7 +133,7 @@ def test_verdicts_are_read_back_as_they_were_written() -> None:
         judge([failed(9), failed(8)], reason=""),
         Verdict(ending=Ending.STOPPED, exit_code=143, restart_count=2, restarts=("x", "y")),
         Verdict(ending=Ending.SUCCEEDED, exit_code=0),
-        Verdict(ending=Ending.FAILED, exit_code=75, reason="nobody came"),
+        Verdict(ending=Ending.FAILED, exit_code=75, reason="nobody came", has_run=True),
     ):
         read = verdict_from(verdict_text(verdict))
         assert (read.ending, read.exit_code, read.cause, read.reason) == (
@@ -143,7 +143,7 @@ def test_verdicts_are_read_back_as_they_were_written() -> None:
             verdict.reason,
         )
         assert {one.rank for one in read.failures} == {one.rank for one in verdict.failures}
-        for field in ("failed", "tied", "stopped", "restart_count", "restarts"):
+        for field in ("failed", "tied", "stopped", "has_run", "restart_count", "restarts"):
             assert getattr(read, field) == getattr(verdict, field)
 
 

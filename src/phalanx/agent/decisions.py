@@ -15,7 +15,7 @@ from phalanx.agent.verdict import (
     judge,
 )
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
-from phalanx.rendezvous.stored import Outcome, RoundRecord
+from phalanx.rendezvous.stored import Outcome, Phase, RoundRecord
 
 __all__ = ["leader_policy"]
 
@@ -106,11 +106,15 @@ def _ended(ending: Ending, exit_code: int, record: RoundRecord | None, *, reason
 
 
 def _told(verdict: Verdict, record: RoundRecord | None) -> Verdict:
-    """The verdict with what was restarted before."""
+    """The verdict with what was before it."""
     if record is None:
         return verdict
-    fields = {name: getattr(verdict, name) for name in verdict.__struct_fields__}
-    return Verdict(**{**fields, "restart_count": record.restart_count, "restarts": _standing(record).past})
+    known = {
+        "has_run": bool(record.previous) or record.phase is not Phase.JOINING,
+        "restart_count": record.restart_count,
+        "restarts": _standing(record).past,
+    }
+    return Verdict(**{**{name: getattr(verdict, name) for name in verdict.__struct_fields__}, **known})
 
 
 def _other_reason(reports: RoundReports) -> str:

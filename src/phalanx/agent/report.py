@@ -40,7 +40,8 @@ def failure_report(
 ) -> str:
     """The text for a job that failed, empty for any other end.
 
-    ``log_dir`` is this node's. ``width`` is the terminal's; None: it is no terminal, and nothing is wrapped.
+    ``log_dir`` is this node's, ``has_run`` what it knows itself. ``width`` is the terminal's; None: it is no terminal,
+    and nothing is wrapped.
     """
     if verdict.ending is not Ending.FAILED:
         return ""
@@ -50,7 +51,7 @@ def failure_report(
         if verdict.exit_code == EX_USAGE:
             return lines.add(f"error: {verdict.reason}").text()
         _tell_restarts(lines, verdict)
-        what = "was stopped" if has_run else "could not be run"
+        what = "was stopped" if has_run or verdict.has_run else "could not be run"
         return lines.add(f"{_whole(name)} {what}: {verdict.reason}").text()
     if not cause.why_not_started:
         lines.add_plain(_block(verdict, cause, name))

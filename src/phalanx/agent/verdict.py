@@ -147,6 +147,8 @@ class Verdict(Struct, kw_only=True):
     """Those that failed at the same moment as the cause, the cause's own among them; empty: it was alone."""
     stopped: tuple[tuple[int, int], ...] = ()
     """Ranks that were stopped because of it, on all nodes."""
+    has_run: bool = False
+    """Some round had settled: a node that was in none tells the same."""
     restart_count: int = 0
     """Charged restarts before the end."""
     restarts: tuple[str, ...] = ()
