@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from phalanx.testing.trace import ExclusionAsked, Fault, Healed
+from phalanx.testing.workload import PORT_TAKEN
 
 if TYPE_CHECKING:
     from phalanx.testing.nodes import Node
@@ -40,6 +41,7 @@ class Faults:
             "node leaves": self._node_leaves,
             "node joins": self._node_joins,
             "module is missing": self._module_is_missing,
+            "port is taken": self._port_is_taken,
             "node is to be excluded": self._node_is_to_be_excluded,
         }
         self._exclusions: dict[str, int] = {}
@@ -124,6 +126,12 @@ class Faults:
 
     def _module_is_there(self) -> None:
         self._world.workload.is_broken = False
+
+    def _port_is_taken(self) -> None:
+        """Somebody else has bound the port that rank 0 was given."""
+        for worker in [one for one in self._world.workload.live if one.is_healthy and one.rank == 0][:1]:
+            self._world.workload.tell_fault("port is taken", worker)
+            worker.fail(1, message=PORT_TAKEN)
 
     def _node_is_to_be_excluded(self) -> None:
         healthy = [

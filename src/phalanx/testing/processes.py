@@ -43,7 +43,7 @@ from phalanx.testing.nodes import Keeper, Node, Process
 from phalanx.testing.singles import SimulatedSingles
 from phalanx.testing.timeline import Entry
 from phalanx.testing.trace import Fault, Line, Trace
-from phalanx.testing.workload import Employer, Worker, Workload
+from phalanx.testing.workload import PORT_TAKEN, Employer, Worker, Workload
 
 __all__ = ["SimulatedProcesses"]
 
@@ -250,6 +250,7 @@ class SimulatedProcesses:
             summary=worker.message or _cause_of(end.exit_code),
             exception=exception,
             message=worker.message,
+            master_port_taken=worker.rank == 0 and worker.message == PORT_TAKEN,
             cannot_heal=what_cannot_heal(exception, SCRIPT, end.exit_code, is_silent=not worker.message),
         )
 

@@ -30,6 +30,7 @@ FAULTS: dict[str, float] = {
     "node leaves": 1.0,
     "node joins": 1.0,
     "module is missing": 0.3,
+    "port is taken": 0.3,
     "node is to be excluded": 0.5,
 }
 """Kind → how often, relative to the others."""
@@ -76,7 +77,9 @@ class Scenario(Struct, kw_only=True):
     habits: Habits = Habits()
 
     membership_only: ClassVar[tuple[tuple[str, float], ...]] = tuple(
-        (kind, weight) for kind, weight in FAULTS.items() if kind not in ("worker fails", "module is missing")
+        (kind, weight)
+        for kind, weight in FAULTS.items()
+        if kind not in ("worker fails", "module is missing", "port is taken")
     )
     """For ``faults``: nothing that a worker could be blamed for."""
 
@@ -106,13 +109,24 @@ class Scenario(Struct, kw_only=True):
         forming_s = 4 * self.ttl_s + 2 * self.last_call_s + self.store_timeout_s + 20.0
         forming_s += 3 * self.longest_grace_s
         backoff_s = self.restarts.backoff_max_s if self.restarts.backoff_s else 0.0
-        return forming_s + 2 * backoff_s / self.clock_rates[0]
+        checkpoint_s = 0.0
+        if self.growth is Growth.AT_CHECKPOINT and self.habits.step_s is not None:
+            checkpoint_s = self.habits.step_s * self.habits.steps_per_checkpoint
+        return forming_s + (2 * backoff_s + 2 * checkpoint_s) / self.clock_rates[0]
 
     @classmethod
     def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:
         """A scenario of its own for each seed."""
         rng = Random(f"scenario {seed}")
         is_by_worker = rng.random() < 0.15
+        step_s = rng.choice((None, 2.0, 20.0))
+        growths = (
+            Growth.NOW,
+            Growth.NOW,
+            Growth.NOW,
+            Growth.NEVER,
+            *[Growth.AT_CHECKPOINT] * (step_s is not None),
+        )
         min_nodes = rng.randint(max(1, nodes // 4), max(1, nodes * 3 // 4))
         kinds = {kind: weight * rng.choice((0.0, 1.0, 1.0, 3.0)) for kind, weight in FAULTS.items()}
         return cls(
@@ -126,7 +140,7 @@ class Scenario(Struct, kw_only=True):
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
             graces=_drawn_graces(rng),
             is_hosted=rng.random() < 0.5,
-            growth=rng.choice((Growth.NOW, Growth.NOW, Growth.NOW, Growth.NEVER)),
+            growth=rng.choice(growths),
             faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
             is_stopped=rng.random() < 0.2,
@@ -136,7 +150,7 @@ class Scenario(Struct, kw_only=True):
                 cannot_start=rng.choice((0.0, 0.0, 0.02)),
                 deaf=rng.choice((0.0, 0.05, 0.3)),
                 hangs=1.0 if is_by_worker else rng.choice((0.0, 0.3, 0.9)),
-                step_s=rng.choice((None, 2.0, 20.0)),
+                step_s=step_s,
             ),
         )
 

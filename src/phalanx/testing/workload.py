@@ -16,9 +16,10 @@ from phalanx.testing.nodes import Leftover, Node, Process
 from phalanx.testing.timeline import Entry, Timeline
 from phalanx.testing.trace import Fault, ProgressMade, Trace, WorkerEnded, WorkerStarted
 
-__all__ = ["NO_MODULE", "Employer", "Habits", "Worker", "Workload"]
+__all__ = ["NO_MODULE", "PORT_TAKEN", "Employer", "Habits", "Worker", "Workload"]
 
 PEER_GONE = "RuntimeError: [Errno 104] Connection reset by peer"
+PORT_TAKEN = "OSError: [Errno 98] Address already in use"
 NO_MODULE = "ModuleNotFoundError: No module named 'model'"
 IMPORTS_S = (0.05, 2.0)
 SWITCHED_OFF_S = (0.05, 30.0)  # nobody says good-bye for a machine without power: time-outs tell

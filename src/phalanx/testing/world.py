@@ -180,7 +180,7 @@ class World:
             return False
         workers = self.workload.live
         working = {worker.employer.agent for worker in workers if worker.is_healthy}
-        if self.scenario.growth is Growth.NOW:
+        if self.scenario.growth is not Growth.NEVER:
             return len(working) == min(len(staying), self.scenario.max_nodes)
         return len(working) == workers[0].round.group_world_size
 
