@@ -228,6 +228,21 @@ def test_with_stop_all_a_verdict_that_was_there_before_is_everybodys() -> None:
     assert end_of(machine, collect(machine, machine.step(TreeEmptied(), 2), 2)).exit_code == 9
 
 
+def test_with_stop_all_a_verdict_that_is_heard_when_the_workers_have_gone_is_everybodys_too() -> None:
+    machine, _ = running(stops_all_as="n1")
+    machine.step(StopAsked(TERM, 30), 1)
+    machine.step(WorkersExited({0: -TERM, 1: -TERM}), 2)
+    commands = collect(machine, machine.step(TreeEmptied(), 2), 2)
+    machine.step(Noticed((events.JobDecided(FAILED),)), 3)
+    assert end_of(machine, commands).exit_code == 9
+    machine, _ = running(stops_all_as="n1")
+    machine.step(StopAsked(TERM, 3), 1)
+    machine.step(WorkersExited({0: 0, 1: 0}), 2)
+    commands = collect(machine, stuck(machine, 3), 100)
+    machine.step(Noticed((events.JobDecided(SUCCESS),)), 101)
+    assert end_of(machine, commands).exit_code == 143, "something is left: that is no success"
+
+
 def test_the_others_stop_their_workers_with_the_same_signal_and_say_who_was_told() -> None:
     machine, others = running(graces=GRACES)
     assert machine.step(Noticed((events.JobDecided(STOPPED),)), 1) == [

@@ -645,6 +645,7 @@ class Agent:
         grace_s = settings.pop("grace_s", 30.0)
         plain = RestartPolicy(max_restarts=settings.pop("max_restarts", 0))
         restarts = settings.pop("restarts", plain)
+        stops_all = settings.pop("stops_all", False)
         self.nproc = settings["slots"]
         self.settings = {"node_id": name, "host": name, **settings}
         membership = MembershipSettings(**self.settings)
@@ -655,6 +656,7 @@ class Agent:
             restarts=restarts,
             graces=Graces.alike(grace_s),
             straggler_s=membership.straggler_s,
+            stops_all_as=name if stops_all else None,
         )
         self.link = Link(self)
         self.inbox: deque[object] = deque()

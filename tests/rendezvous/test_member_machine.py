@@ -189,8 +189,10 @@ class AnyFleet(RuleBasedStateMachine):
 
     MIN, MAX, RESTARTS, NODES_MAX = 2, 3, 3, 6
 
-    @initialize(many=st.integers(2, 4), is_running=st.booleans())
-    def begin(self, many: int, is_running: bool) -> None:
+    @initialize(
+        many=st.integers(2, 4), is_running=st.booleans(), stops_all=st.sampled_from([False, False, True])
+    )
+    def begin(self, many: int, is_running: bool, stops_all: bool) -> None:
         self.fleet = Fleet(
             min_nodes=self.MIN,
             max_nodes=self.MAX,
@@ -198,6 +200,7 @@ class AnyFleet(RuleBasedStateMachine):
             last_call_s=10.0,
             join_timeout_s=1e5,
             store_timeout_s=1e5,
+            stops_all=stops_all,
         )
         self.failures = 0
         self.names = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.rendezvous.fleet import Fleet
 from tests.rendezvous.test_foreign import machine as foreign_machine
 from tests.rendezvous.test_member_machine import EMPTY, HERE, NOW, REGISTERED, member_in
 from tests.rendezvous.test_part import ALIVE, KEYS, Node
@@ -14,6 +15,7 @@ from phalanx.rendezvous.state import MemberState
 from phalanx.rendezvous.stored import Outcome, Phase, Report, VerdictRecord, decode, encode
 from phalanx.store.port import Batch, Change, Compare, Field, KeyValue, Put
 
+INT = 2
 ASKED = events.EndAsked("the end")
 VERDICT = KeyValue(KEYS.verdict, encode(VerdictRecord(text="the end")), 60, 60, 1)
 HEARD = events.KeyChanged(KEYS.job, Batch(60, (Change(VERDICT),)))
@@ -123,3 +125,73 @@ def test_a_handler_of_others_has_no_word_for_it_and_the_node_says_so_and_leaves(
     machine.step(events.MeetingBegan(), 0.0)
     (line,) = told(machine.step(ASKED, 1.0))
     assert "were not told to stop" in line
+
+
+# Whole jobs
+
+
+def a_job(*names: str, **options: Any) -> Fleet:
+    fleet = Fleet(min_nodes=2, max_nodes=3, stops_all=True, last_call_s=1.0, **options)
+    fleet.start(*names)
+    fleet.run_until_running(*names[:3])
+    return fleet
+
+
+def codes(fleet: Fleet) -> dict[str, int]:
+    return {
+        name: agent.verdict.exit_code for name, agent in fleet.agents.items() if agent.verdict is not None
+    }
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_whoever_is_told_all_end_at_once_by_the_same_signal(name: str) -> None:
+    fleet = a_job("a", "b", "c", "d")
+    fleet.leave(name, INT)
+    fleet.run_until_over(within_s=3.0)
+    assert codes(fleet) == dict.fromkeys("abcd", 130)
+    for other in set("abcd") - {name}:
+        assert any(f"{name} was told to stop by SIGINT (--stop-all)" in line for line in fleet[other].said)
+
+
+def test_no_leader_is_needed_for_it() -> None:
+    fleet = a_job("a", "b", "c")
+    assert fleet.leader == "a"
+    fleet.freeze("a")
+    fleet.leave("b")
+    fleet.run(2.0)
+    assert codes(fleet) == {"b": 143, "c": 143}
+    fleet.thaw("a")
+    fleet.run_until_over()
+    assert codes(fleet)["a"] == 143
+
+
+def test_a_request_while_a_round_is_collected_ends_the_job_and_no_further_round_opens() -> None:
+    fleet = a_job("a", "b", "c", max_restarts=3)
+    fleet["c"].stop_s = 20.0
+    fleet.fail("a")
+    fleet.run(1.0)
+    fleet.leave("b")
+    fleet.run_until_over(within_s=30.0)
+    assert codes(fleet) == dict.fromkeys("abc", 143)
+    assert fleet.record.number == 1
+
+
+def test_a_verdict_that_was_written_first_is_everybodys() -> None:
+    fleet = a_job("a", "b", "c", max_restarts=0)
+    held = fleet["b"].link.hold("end")
+    fleet["b"].stop_s = 20.0
+    fleet.fail("a", code=7)
+    fleet.leave("b")
+    fleet.run(25.0)
+    held.deliver()
+    fleet.run_until_over()
+    assert codes(fleet) == dict.fromkeys("abc", 7)
+
+
+def test_who_is_cut_off_ends_alone_and_the_others_go_on() -> None:
+    fleet = a_job("a", "b", "c")
+    fleet.cut("c")
+    fleet.leave("c")
+    fleet.run_until_running("a", "b", number=2)
+    assert codes(fleet) == {"c": 143}
+    assert any("were not told to stop" in line for line in fleet["c"].said)

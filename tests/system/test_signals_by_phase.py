@@ -75,12 +75,16 @@ def test_while_the_store_is_waited_for(launch: Launch, script: Script, number: s
 
 
 @STOP_SIGNALS
-def test_while_other_nodes_are_waited_for(launch: Launch, script: Script, number: signal.Signals) -> None:
-    endpoint = f"127.0.0.1:{two_free_ports()}"
-    job = launch(
-        *("--nnodes", 2, "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job"),
-        script(SLEEPER),
-    )
+@pytest.mark.parametrize("backend", ["c10d", "static"])
+def test_while_other_nodes_are_waited_for(
+    launch: Launch, script: Script, backend: str, number: signal.Signals
+) -> None:
+    port = two_free_ports()
+    meeting = {
+        "c10d": ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "job"),
+        "static": ("--node-rank", 0, "--master-addr", "127.0.0.1", "--master-port", port),
+    }
+    job = launch("--nnodes", 2, *meeting[backend], script(SLEEPER))
     job.printed("waiting: ")
 
     job.send(number)

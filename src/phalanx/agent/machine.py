@@ -277,7 +277,7 @@ class AgentMachine(Machine[AgentState]):
             verdict = verdict_from(notice.text)
         except ValueError as reason:
             verdict = Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=str(reason))
-        if self._leaving.is_for_all and self.state is not AgentState.CLOSING:
+        if self._leaving.is_for_all and (verdict.exit_code or not self.group.is_stuck):
             # Ours, or another one that was there before: all nodes end by the same.
             self.verdict, self._ended_by_us = verdict, True
             return []
