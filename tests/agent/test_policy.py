@@ -23,10 +23,10 @@ from phalanx.agent.policy import (
     exclusion,
     has_restart_left,
     not_charged,
-    span,
 )
 from phalanx.agent.verdict import Failure
 from phalanx.rendezvous.stored import Phase, RoundRecord, encode
+from phalanx.rendezvous.waiting import span
 
 FOREVER_S = 1e6
 
@@ -121,6 +121,11 @@ def test_a_port_that_was_taken_is_tried_again_without_charge_and_not_for_ever() 
     assert decision.standing.port_retries == 0
 
 
+def test_clashes_that_are_far_apart_are_not_in_a_row() -> None:
+    job = Job(max_restarts=0)
+    assert restarts(job, [PORT] * 20, ran_s=SHORT_ROUND_S) == 20
+
+
 def test_a_port_that_was_taken_needs_no_budget() -> None:
     assert isinstance(Job(max_restarts=0).fails(PORT), Restart)
 
@@ -203,6 +208,24 @@ def test_a_node_is_excluded_for_the_exit_codes_that_were_named_and_not_for_what_
     assert exclusion([CRASH, failure(rank=3, exit_code=-9)], policy).startswith(
         "rank 3 ended with exit code 137"
     )
+
+
+# Workers that are restarted alone
+
+
+def test_workers_that_die_together_are_one_failure_of_a_flapping_job_and_each_is_charged() -> None:
+    job = Job(max_restarts=20, backoff_s=1.0, tries_hopeless_once=True)
+    first = job.fails(IMPORT, ran_s=5.0, life_s=5.0)
+    others = [job.fails(IMPORT, ran_s=0.0, life_s=5.0) for _ in range(7)]
+    assert [one.delay_s for one in (first, *others)] == [0.0] * 8  # type: ignore[union-attr]
+    assert job.charged == 8
+    assert isinstance(job.fails(IMPORT, ran_s=5.0, life_s=4.0), GiveUp), "that was another life"
+
+
+def test_a_worker_that_fails_alone_again_and_again_waits() -> None:
+    job = Job(max_restarts=20, backoff_s=2.0)
+    delays = [job.fails(ran_s=5.0, life_s=4.0, jitter=1.0).delay_s for _ in range(3)]  # type: ignore[union-attr]
+    assert delays == [0, 2, 4]
 
 
 # The window

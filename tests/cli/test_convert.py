@@ -18,7 +18,7 @@ READERS: list[Callable[[str], object]] = [
     convert.pairs,
     convert.port,
     convert.rank_set,
-    convert.seconds,
+    convert.duration,
     convert.signals,
     convert.size,
     convert.streams,
@@ -145,8 +145,28 @@ def test_a_signal_that_cannot_be_taken_over_is_refused(raw: str) -> None:
 
 @pytest.mark.parametrize("raw", ["-1", "nan", "inf", "soon", ""])
 def test_what_is_no_time_is_refused(raw: str) -> None:
-    with pytest.raises(ValueError, match="is no time in seconds"):
-        convert.seconds(raw)
+    with pytest.raises(
+        ValueError, match="is no time; write seconds, or a number with a unit such as 90s, 5m, 1h"
+    ):
+        convert.duration(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "seconds"),
+    [
+        ("0", 0),
+        ("30", 30),
+        ("0.5", 0.5),
+        ("90s", 90),
+        ("5m", 300),
+        ("5 min", 300),
+        ("1h", 3600),
+        ("1.5H", 5400),
+        ("1d", 86400),
+    ],
+)
+def test_times_are_seconds_or_have_a_unit(raw: str, seconds: float) -> None:
+    assert convert.duration(raw) == seconds
 
 
 @pytest.mark.parametrize("raw", ["65536", "-1", "http"])

@@ -287,7 +287,7 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
         (
             [],
             {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "x"},
-            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is no time in seconds",
+            "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is no time; write seconds",
         ),
         (["--tee", "9"], {}, "--tee: '9' names no streams"),
         (
@@ -504,3 +504,14 @@ def test_the_static_backend_takes_rank_0s_address_from_its_endpoint(
 ) -> None:
     found = values(*words)
     assert (found["master_addr"], found["master_port"]) == master
+
+
+def test_rules_about_restarts_have_no_effect_without_any_and_that_is_said(
+    values: Values, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values("--restart-on", "75", "--give-up-after", "3")
+    said = "--give-up-after, --restart-on have no effect: no restart is allowed; say --max-restarts N"
+    assert said in capsys.readouterr().err
+    values("--restart-on", "75", "--max-restarts", "1")
+    values()
+    assert capsys.readouterr().err == ""

@@ -49,7 +49,7 @@ def is_told_excluded(fleet: Fleet, name: str) -> bool:
 def exclusion(node_id: str = "a", for_s: float = 100.0) -> Exclusion:
     return Exclusion(
         MembershipSettings(
-            run_id="job", node_id=node_id, host="h", slots=1, min_nodes=1, max_nodes=1, exclude_for_s=for_s
+            run_id="job", node_id=node_id, host="h", slots=1, min_nodes=1, max_nodes=2, exclude_for_s=for_s
         )
     )
 
@@ -58,7 +58,7 @@ def test_an_exclusion_ends_by_its_own_clock_and_says_so_once() -> None:
     one = exclusion()
     (told,) = one.begin("GPU 3", 50.0)
     assert one.ends_at is not None
-    assert told.text.startswith(f"this node is excluded for {one.ends_at - 50.0:.0f} s: GPU 3; ")
+    assert told.text.startswith("this node is excluded for 100 s: GPU 3; ")
     assert (one.reason, one.end_if_due(one.ends_at - 0.01)) == ("GPU 3", [])
     assert one.end_if_due(one.ends_at) == [Told("this node may be used again: it was excluded long enough")]
     assert not one.reason
@@ -143,15 +143,25 @@ def test_two_spares_replace_two_nodes_that_are_excluded_at_once() -> None:
     assert fleet.record.restart_count == 0
 
 
-def test_one_spare_for_two_nodes_that_are_excluded_at_once_lets_both_be_used() -> None:
-    """Two are needed, and one is left."""
+def test_one_spare_for_two_nodes_that_are_excluded_at_once_takes_the_place_of_one() -> None:
     fleet = with_spare()
     fleet.ask_exclusion("a")
     fleet.ask_exclusion("b")
-    fleet.run(30.0)
-    assert sum(bool(one.alive) for one in fleet.agents.values()) == 2
+    fleet.run_until_running("a", "c", within_s=10.0)
     fleet.start("d")
     fleet.run_until_running("c", "d", within_s=10.0)
+
+
+def test_a_node_that_was_needed_all_the_same_is_replaced_as_a_job_grows() -> None:
+    """It was excluded in an earlier round: nothing is on fire, and the user says when rounds may change."""
+    fleet = job(max_restarts=1, growth=Growth.NEVER)
+    fleet.start("a", "b")
+    fleet.run_until_running("a", "b")
+    fleet.fail("b", code=BROKEN)
+    fleet.run_until_running("a", "b", number=2, within_s=10.0)
+    fleet.start("c")
+    fleet.run(60.0)
+    fleet.run_until_running("a", "b", number=2)
 
 
 def test_an_elastic_job_goes_on_without_the_node() -> None:
@@ -196,8 +206,11 @@ def test_a_lone_node_goes_on_and_says_so() -> None:
     fleet.ask_exclusion("a", "GPU 4")
     fleet.run(EXCLUDE_S)
     fleet.run_until_running("a", number=1)
-    told = [line for line in fleet["a"].said if "exclude" in line]
-    assert len(told) == 2, "that it is, and that it is over; the second request changes nothing"
+    told = [line for line in fleet["a"].said if "should not be used" in line]
+    assert told == [
+        f"this node should not be used: {gpu}; it is used all the same, since the job has one node"
+        for gpu in ("GPU 3", "GPU 4")
+    ]
 
 
 def test_a_spare_that_is_lost_brings_the_excluded_node_back() -> None:

@@ -458,9 +458,19 @@ EXCLUDED_B = node("b", 2, excluded="GPU 3")
 
 
 def test_a_member_that_is_excluded_ends_the_round_where_others_can_go_on() -> None:
-    record = record_in(leader().decide(view(Phase.SETTLED, A, EXCLUDED_B, C, members=MEMBERS), NOW))
+    now_excluded = node("b", 2, excluded="GPU 3", excluded_in=2)
+    settled = view(Phase.SETTLED, A, now_excluded, C, members=MEMBERS, number=2)
+    record = record_in(leader().decide(settled, NOW))
     assert (record.phase, record.reason) == (Phase.COLLECTING, "node b is excluded: GPU 3")
     assert not record.is_failure
+
+
+def test_a_member_that_was_excluded_before_makes_room_as_a_free_place_does() -> None:
+    before = node("b", 2, excluded="GPU 3", excluded_in=1)
+    settled = view(Phase.SETTLED, A, before, C, members=MEMBERS, number=2)
+    assert leader(growth=Growth.NEVER, max_nodes=2).decide(settled, NOW) == ()
+    record = record_in(leader(max_nodes=2).decide(settled, NOW))
+    assert (record.reason, record.is_planned) == ("a node joined: c", True)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.agent.causes import signature_of
 from phalanx.agent.verdict import Failure, exit_status
 from phalanx.records import Struct
+from phalanx.rendezvous.waiting import span
 
 __all__ = [
     "PORT_RETRIES_MAX",
@@ -123,7 +124,7 @@ class HowItWent(Struct, kw_only=True):
 
     number: int = 0
     open_s: float = 0.0
-    """Since it was opened."""
+    """Since it was opened, or a restart of one worker alone was charged to it."""
     ran_s: float = 0.0
     """For how long its workers ran, since the last restart of one of them alone."""
     life_s: float | None = None
@@ -158,14 +159,13 @@ def decide(
 ) -> Restart | GiveUp:
     """Decide once per failed round; ``charged`` is how many restarts the job has seen."""
     what = _clipped(describe(cause), REASON_CHARACTERS)
-    if cause.master_port_taken and standing.port_retries < PORT_RETRIES_MAX:
-        passed = not_charged(policy, standing, went)
-        again = _changed(passed, port_retries=standing.port_retries + 1)
+    passed = not_charged(policy, standing, went)
+    if cause.master_port_taken and passed.port_retries < PORT_RETRIES_MAX:
+        again = _changed(passed, port_retries=passed.port_retries + 1)
         return Restart(
             reason=f"{what}: its MASTER_PORT was taken (not charged)", charged=charged, standing=again
         )
     if went.is_node_excluded:
-        passed = not_charged(policy, standing, went)
         return Restart(reason=f"{what}; its node is excluded (not charged)", charged=charged, standing=passed)
     if policy.max_restarts == 0:
         return GiveUp("")  # nobody expects one
@@ -193,12 +193,14 @@ def not_charged(policy: RestartPolicy, standing: Standing, went: HowItWent) -> S
     """The standing after a round that ended for a reason that costs nothing, such as a change of membership."""
     moved = _has_moved(standing, went)
     healthy_s = standing.healthy_s + went.ran_s
+    is_in_a_row = went.ran_s < SHORT_ROUND_S
     refilled = _is_refilled(policy, moved=moved, healthy_s=healthy_s)
     return _changed(
         standing,
         used=0 if refilled else standing.used,
         ages_s=() if refilled else _aged(policy, standing, went),
         healthy_s=int(healthy_s),
+        port_retries=standing.port_retries if is_in_a_row else 0,
         step=went.step if moved else standing.step,
         **(dict.fromkeys(("hopeless", "short", "same", "still"), 0) if moved else {}),
     )
@@ -243,6 +245,9 @@ def describe(failure: Failure) -> str:
 def _counted(cause: Failure, policy: RestartPolicy, standing: Standing, went: HowItWent) -> Standing:
     """The standing with this failure in it, before anything is charged."""
     passed = not_charged(policy, standing, went)
+    if went.life_s is not None and went.life_s > went.open_s:
+        # It was alive when the last restart was charged: workers that die together fail once, not again and again.
+        return _changed(passed, healthy_s=0, hopeless=passed.hopeless if cause.cannot_heal else 0)
     moved = _has_moved(standing, went)
     signature = signature_of(cause)
     is_same = signature == standing.signature
@@ -336,14 +341,6 @@ def _clipped(text: str, room: int) -> str:
 
 def _times(count: int) -> str:
     return "twice" if count == 2 else f"{count} times"  # the word's own meaning
-
-
-def span(seconds: float) -> str:
-    """A span of time for people: ``90 s``, ``5 min``, ``1 h``."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds / length:g} {unit}"
-    return f"{seconds:g} s"
 
 
 def _changed(standing: Standing, **changes: Any) -> Standing:

@@ -33,7 +33,6 @@ __all__ = [
     "port",
     "rank_set",
     "refill",
-    "seconds",
     "secret",
     "signals",
     "size",
@@ -90,17 +89,6 @@ def port(raw: str) -> int:
     if not 0 <= number <= 65535:
         raise ValueError(f"{raw!r} is no port; write a number from 0 to 65535")
     return number
-
-
-def seconds(raw: str) -> float:
-    """Read a time span in seconds, zero or more."""
-    try:
-        span = float(raw)
-    except ValueError:
-        span = math.nan
-    if not 0 <= span < math.inf:  # false for NaN too
-        raise ValueError(f"{raw!r} is no time in seconds; write a number such as 30 or 0.5")
-    return span
 
 
 def duration(raw: str) -> float:

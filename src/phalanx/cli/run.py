@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from phalanx.cli.mistakes import UsageError, warn
@@ -105,7 +105,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         "resize_grace_s": values["resize_timeout"],
         "warn_signal": warn_signal,
         "warn_before_s": warn_before_s,
-        "restarts": _restarts(values, origins),
+        "restarts": _restarts(values, origins, given=[dest for dest, text in texts.items() if text]),
         "straggler_s": values["straggler_timeout"],
     }
     _check_meeting(fields, origins)
@@ -256,7 +256,20 @@ def _master(values: Mapping[str, Any], origins: Mapping[str, str]) -> tuple[str 
     return master.host, master.port or port
 
 
-def _restarts(values: Mapping[str, Any], origins: Mapping[str, str]) -> RestartPolicy:
+_ABOUT_RESTARTS = (
+    "restart_window",
+    "restart_refill",
+    "restart_backoff",
+    "give_up_after",
+    "restart_on",
+    "no_restart_on",
+    "restart_scope",
+)
+
+
+def _restarts(
+    values: Mapping[str, Any], origins: Mapping[str, str], *, given: Collection[str]
+) -> RestartPolicy:
     """Return when a failed job is tried again."""
     from phalanx.agent.policy import WINDOW_RESTARTS_MAX, RestartPolicy
 
@@ -271,6 +284,10 @@ def _restarts(values: Mapping[str, Any], origins: Mapping[str, str]) -> RestartP
         raise UsageError(
             f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
         )
+    idle = [origins[dest] for dest in _ABOUT_RESTARTS if dest in given]
+    if idle and not most:
+        verb = "has" if len(idle) == 1 else "have"
+        warn(f"{', '.join(idle)} {verb} no effect: no restart is allowed; say --max-restarts N")
     refill_after_s, refill_on_progress = values["restart_refill"]
     backoff_s, backoff_max_s = values["restart_backoff"]
     return RestartPolicy(

@@ -214,9 +214,10 @@ class Leader:
                     is_planned=not failed and view.is_leaving(told[0]),
                 )
         excluded = view.excluded(self._settings.min_nodes)
-        if barred := [one for one in unfinished if one.node_id in excluded]:
-            why = view.here[barred[0].node_id].node.excluded
-            return self._start_collecting(record, f"node {barred[0].host} is excluded: {why}")
+        for one in unfinished:
+            node = view.here[one.node_id].node
+            if one.node_id in excluded and node.excluded_in == record.number:
+                return self._start_collecting(record, f"node {one.host} is excluded: {node.excluded}")
         # The same number is no sign of that: a spare, or who has succeeded, may have lost its lease in this very round.
         if any(one.node.last_round > record.number for one in view.here.values()):
             return self._start_collecting(record, "a node came back that has seen later rounds of this job")
@@ -251,7 +252,9 @@ class Leader:
             and not here.node.is_leaving
             and node_id not in excluded
         ]
-        has_room = len(view.members) < self._settings.max_nodes
+        # Who is in it though it was excluded before, because it was needed, makes room for others like a free place.
+        taken = sum(one.node_id not in excluded for one in view.members)
+        has_room = taken < self._settings.max_nodes
         if not (new and has_room) or self._settings.growth is Growth.NEVER:
             self._newcomers_since = None
             return ()
@@ -259,7 +262,7 @@ class Leader:
             self._newcomers_since = (now, view.checkpoints)
         since, checkpoints = self._newcomers_since
         window_ends_at = since + self._settings.last_call_s
-        is_full = len(view.members) + len(new) >= self._settings.max_nodes
+        is_full = taken + len(new) >= self._settings.max_nodes
         if now < window_ends_at and not is_full:
             self._wake_at(now, window_ends_at)
             return ()

@@ -313,6 +313,7 @@ class Part:
             if not self._pending.may_send(EXCLUDE):
                 return []
             self._here.excluded = self.exclusion.reason
+            self._here.excluded_in = 0 if self.running is None else self.running.number
             is_busy = self.running is not None
             return list(self._here.rewrite(EXCLUDE, is_leaving=self.is_leaving, is_busy=is_busy))
         commands: list[Any] = self._questions.follow(job, self.running)

@@ -41,7 +41,8 @@ class Registration:
         self._address = self._outside_address = ""
         self._name_taken_since: float | None = None
         self.excluded = ""
-        """Why this node should not be used, as the others are told."""
+        """Why this node should not be used, as the others are told, and the round that it ran when that began."""
+        self.excluded_in = 0
         self._written_at = 0  # the revision of the last write of the registration, as far as is known
         self._remembered = NodeRecord(host="", address="", slots=0)  # what a store without data must be told
 
@@ -163,6 +164,7 @@ class Registration:
             topology=self._settings.topology,
             is_leaving=is_leaving,
             excluded=self.excluded,
+            excluded_in=self.excluded_in,
             is_busy=is_busy,
             last_round=remembered.last_round,
             last_restart_count=remembered.last_restart_count,

@@ -69,6 +69,8 @@ class NodeRecord(Struct, kw_only=True):
     is_leaving: bool = False
     excluded: str = ""
     """Why this node should not be used while there are others; empty: it may be."""
+    excluded_in: int = 0
+    """The round that it ran when it was excluded."""
     is_busy: bool = False
     """Workers of an earlier round may be alive until this node has joined one."""
     last_round: int = 0

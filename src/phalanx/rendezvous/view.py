@@ -94,16 +94,20 @@ class View(Struct, kw_only=True):
     questions: Mapping[str, Mapping[int, Report]] = {}
     """Of the current round: workers that failed alone, by node and sequence."""
     answers: Mapping[str, Answer] = {}
+    """The last answer to each node."""
     straggling: frozenset[str] = frozenset()
     """Of the current round: nodes with workers that still ran long after others of the same node had ended."""
-    """The last answer to each node."""
 
     def excluded(self, min_nodes: int) -> frozenset[str]:
-        """Nodes that are not to be used; none if the others are too few to run the job."""
-        usable = [one.node for one in self.here.values() if not one.node.is_leaving]
-        if sum(not node.excluded for node in usable) < min_nodes:
+        """Nodes that are not to be used: those that ask for it, but for as many as the job cannot do without."""
+        asking = [node_id for node_id, one in self.here.items() if one.node.excluded]
+        if not asking:
             return frozenset()
-        return frozenset(node_id for node_id, one in self.here.items() if one.node.excluded)
+        others = sum(not (one.node.excluded or one.node.is_leaving) for one in self.here.values())
+        places = {member.node_id: place for place, member in enumerate(self.members)}
+        last = len(places)
+        asking.sort(key=lambda node_id: (places.get(node_id, last), self.here[node_id].registration))
+        return frozenset(asking[max(0, min_nodes - others) :])
 
     def is_lost(self, member: Member) -> bool:
         """Its lease is gone, or it has registered anew: this life of the node is over."""

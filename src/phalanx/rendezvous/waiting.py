@@ -8,7 +8,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member
 from phalanx.rendezvous.view import View
 
-__all__ = ["END_NOT_TOLD", "WaitingLine", "listed", "names_of", "serves_on", "who_is_here"]
+__all__ = ["END_NOT_TOLD", "WaitingLine", "listed", "names_of", "serves_on", "span", "who_is_here"]
 
 END_NOT_TOLD = (
     "the store did not take the end of the job: the other nodes, if there are any, were not told to stop"
@@ -70,6 +70,14 @@ def serves_on(others: Iterable[str], left_s: float) -> str:
 def names_of(members: Iterable[Member]) -> str:
     """The hosts of members."""
     return listed(one.host for one in members)
+
+
+def span(seconds: float) -> str:
+    """A span of time for people: ``90 s``, ``5 min``, ``1 h``."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= length and seconds % length == 0:
+            return f"{seconds / length:g} {unit}"
+    return f"{seconds:g} s"
 
 
 def listed(names: Iterable[str]) -> str:
