@@ -25,6 +25,8 @@ __all__ = ["launch_values", "main", "run_options"]
 EX_TEMPFAIL = 75  # sysexits.h
 WARN_BEFORE_S = 30.0
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
+# The agents' own, and files that a launcher inside of a worker must not write in our place.
+_OURS_ALONE = (SECRET, "PHALANX_REPORT_FILE", "PET_REPORT_FILE", "PET_ERROR_FILE")
 _ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -37,7 +39,8 @@ def main(words: Sequence[str]) -> int:
         print(manual.run_page() if line.wants is HELP else manual.version(), end="")
         return 0
     values = launch_values(line, os.environ)
-    os.environ.pop(SECRET, None)  # it is the agents', and workers inherit what is left here
+    for name in _OURS_ALONE:  # workers inherit what is left here
+        os.environ.pop(name, None)
 
     # All of the agent is imported here: a mistake above costs none of it.
     from phalanx.launcher import RunOptions, run_command
