@@ -281,6 +281,15 @@ def test_a_report_file_is_there_however_the_job_ends(
     assert (data["ending"], data["exit_code"], data["first_failure"]) == (ending, code, None)
 
 
+@pytest.mark.parametrize("name", ["PHALANX_REPORT_FILE", "PET_REPORT_FILE", "PET_ERROR_FILE"])
+def test_a_launcher_inside_of_a_worker_does_not_write_into_the_outer_jobs_files(
+    launch: Launch, script: Script, tmp_path: Path, name: str
+) -> None:
+    train = script(f"import os, sys\nsys.exit({name!r} in os.environ)")
+    job = launch("--standalone", train, env={name: str(tmp_path / "outer.json")})
+    assert job.wait() == 0
+
+
 def test_an_exception_of_a_thread_is_told_with_its_name(launch: Launch, script: Script) -> None:
     train = script(
         """
