@@ -503,6 +503,19 @@ def test_a_worker_that_fails_alone_is_started_again_and_the_others_run_on() -> N
     assert set(exit_codes(world).values()) == {0}
 
 
+def test_a_worker_that_was_started_again_after_a_wait_has_not_failed_when_it_is_stopped() -> None:
+    """The sign of its life before was kept, and looked as if something had been wrong before the stop."""
+    restarts = RestartPolicy(max_restarts=3, backoff_s=2.0)
+    world = play(
+        scenario(3, 2, is_by_worker=True, restarts=restarts, habits=STUBBORN),
+        (50.0, worker_fails(1, message="ValueError: bad batch")),
+        (53.0, worker_fails(1, message="ValueError: bad batch")),
+        (70.0, leave(0)),
+    )
+    assert [one.round.restart_count for one in world.workload.started] == [0, 0, 0, 1, 2, 2, 2]
+    assert sizes(world) == [3, 2]
+
+
 def test_a_worker_that_fails_alone_once_too_often_ends_the_job() -> None:
     world = play(
         scenario(2, 2, is_by_worker=True, max_restarts=1, habits=STUBBORN),

@@ -94,11 +94,7 @@ class SinglyGroup(GroupMachine):
     def _of_one(self, event: OfWorker, now: float) -> list[Any]:
         if isinstance(event, WorkerStarted):
             self.pids[event.local_rank] = event.pid
-        commands = self._lives.step(event, now)
-        for one in commands:
-            if isinstance(one, StartWorker):  # the signs of the life before are its own
-                self._signed_at.pop(one.local_rank, None)
-        return self._timed(commands)
+        return self._timed(self._lives.step(event, now))
 
     def _of_one_late(self, event: OfWorker, now: float) -> list[Any]:
         """The group is being stopped: only who was being started at that moment is news, for it is stopped, too."""
@@ -125,6 +121,9 @@ class SinglyGroup(GroupMachine):
         return super()._asked(event, now)
 
     def _timed(self, commands: list[Any]) -> list[Any]:
+        for one in commands:
+            if isinstance(one, StartWorker):  # the signs of the life before are its own
+                self._signed_at.pop(one.local_rank, None)
         if self.state is GroupState.RUNNING:
             times = (self._overdue_at, self._lives.deadline)
             self.deadline = min((at for at in times if at is not None), default=None)

@@ -27,7 +27,7 @@ LEAST_CHANCE = 0.9  # of the time of an exclusion
 class ExclusionIsKept(Checker):
     """An excluded node runs no worker while there are enough others that could run the job without it.
 
-    A node whose worker asked for it is excluded, or was, before it runs workers again.
+    A node whose worker asked for it is excluded, or was, before it runs workers again; unless the job has one node.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -55,7 +55,7 @@ class ExclusionIsKept(Checker):
                 self._disturbed_at = at
                 self._usable.clear()
                 self._excluded.clear()
-            case ExclusionAsked(agent) if agent not in self._excluded:
+            case ExclusionAsked(agent) if agent not in self._excluded and self._limits.max_nodes > 1:
                 self._asked_at.setdefault(agent, at)
             case NodeWritten(agent, record):
                 self._note(at, agent, record)
