@@ -20,7 +20,7 @@ from phalanx.rendezvous.stored import (
     Waiting,
     encode,
 )
-from phalanx.rendezvous.view import JobView, Nodes, RoundTimes
+from phalanx.rendezvous.view import Here, JobView, Nodes, RoundTimes, View
 from phalanx.store.port import Batch, Change, KeyValue
 
 KEYS = JobKeys("job")
@@ -194,3 +194,43 @@ def test_a_restart_of_one_worker_alone_begins_the_times_anew() -> None:
     times.see(record(phase=Phase.SETTLED), 10.0)
     times.see(record(phase=Phase.SETTLED, restart_count=1, policy_state="s"), 30.0)
     assert (times.open_s(35.0), times.ran_s(35.0)) == (5.0, 5.0)
+
+
+# Who is not to be used
+
+
+def here(registration: int, **facts: Any) -> Here:
+    return Here(registration, NodeRecord(host="h", address="10.0.0.1", slots=1, **facts))
+
+
+def excluded(min_nodes: int, *members: str, **nodes: Here) -> set[str]:
+    named = tuple(
+        Member(node_id=one, registration=nodes[one].registration, host="h", slots=1) for one in members
+    )
+    view = Nodes(KEYS).view(ROUND, named)
+    view = View(**{**{name: getattr(view, name) for name in view.__struct_fields__}, "here": nodes})
+    return set(view.excluded(min_nodes))
+
+
+BAD = {"excluded": "GPU 3"}
+
+
+def test_who_asks_for_it_is_excluded_where_enough_others_are_there() -> None:
+    assert excluded(1, a=here(1), b=here(2)) == set()
+    assert excluded(1, a=here(1), b=here(2, **BAD)) == {"b"}
+    assert excluded(2, a=here(1), b=here(2, **BAD)) == set()
+    assert excluded(2, a=here(1, **BAD), b=here(2, **BAD), c=here(3), d=here(4)) == {"a", "b"}
+
+
+def test_as_many_are_used_on_as_are_needed_and_members_first() -> None:
+    three = {"a": here(1), "b": here(2, **BAD), "c": here(3, **BAD)}
+    assert excluded(2, "a", "c", **three) == {"b"}
+    assert excluded(2, "a", "b", **three) == {"c"}
+    assert excluded(2, **three) == {"c"}
+    assert excluded(3, "a", "c", **three) == set()
+
+
+def test_a_node_that_leaves_keeps_nobody_else_out() -> None:
+    going = here(2, is_leaving=True, **BAD)
+    assert excluded(2, "a", "b", a=here(1), b=going, c=here(3, **BAD)) == {"b"}
+    assert excluded(1, "a", "b", a=here(1, is_leaving=True), b=here(2, **BAD)) == set()

@@ -106,7 +106,13 @@ class View(Struct, kw_only=True):
         others = sum(not (one.node.excluded or one.node.is_leaving) for one in self.here.values())
         places = {member.node_id: place for place, member in enumerate(self.members)}
         last = len(places)
-        asking.sort(key=lambda node_id: (places.get(node_id, last), self.here[node_id].registration))
+        asking.sort(
+            key=lambda node_id: (
+                self.here[node_id].node.is_leaving,  # nobody can keep it
+                places.get(node_id, last),
+                self.here[node_id].registration,
+            )
+        )
         return frozenset(asking[max(0, min_nodes - others) :])
 
     def is_lost(self, member: Member) -> bool:
