@@ -202,12 +202,15 @@ def test_a_success_is_final_and_the_last_of_all_lives_ends_the_group() -> None:
     assert report_of(machine, others, 9) == (Outcome.SUCCEEDED, ())
 
 
-def test_signs_of_an_earlier_life_are_not_the_next_ones() -> None:
+@pytest.mark.parametrize("delay_s", [0.0, 2.0])
+def test_signs_of_an_earlier_life_are_not_the_next_ones(delay_s: float) -> None:
     machine, _ = agent()
     machine.step(ExceptionSeen(1, 4.0), 4)
     fail(machine, 1, 5)
-    machine.step(Noticed((GRANTED,)), 6)
-    machine.step(WorkerStarted(1, 500), 6)
+    machine.step(Noticed((events.StartAgain(1, 1, "r", delay_s),)), 6)
+    if delay_s:
+        machine.step(DeadlinePassed(), 8)
+    machine.step(WorkerStarted(1, 500), 8)
     machine.step(WorkersExited({1: 1}), 9)
     (examine,) = machine.step(BranchEmptied(1), 9)
     assert examine.exit.signed_at is None
