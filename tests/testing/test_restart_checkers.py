@@ -247,7 +247,7 @@ def test_a_job_that_fails_twice_is_no_violation(checker: Checker) -> None:
         ),
         pytest.param(
             ExclusionIsKept(limits()),
-            [*A_WORKS, here("a.1", excluded="why"), 30.0, here("b.1")],
+            [*A_WORKS, here("a.1", excluded="why", excluded_in=1), 30.0, here("b.1")],
             "still runs",
             id="an excluded node goes on",
         ),
@@ -329,6 +329,11 @@ def test_a_checker_complains(checker: Checker, story: Story, sentence: str) -> N
         ),
         pytest.param(
             ExclusionIsKept(limits()),
+            [here("a.1", excluded="why"), settled(2), began("a.1", 2), here("b.1"), 30.0, here("b.1")],
+            id="it was needed when the round settled",
+        ),
+        pytest.param(
+            ExclusionIsKept(limits()),
             [here("a.1", excluded="why"), here("b.1"), 3.0, settled(1), began("a.1", 1)],
             id="the leader may not know of it yet",
         ),
@@ -351,7 +356,7 @@ def test_a_checker_complains(checker: Checker, story: Story, sentence: str) -> N
         ),
         pytest.param(
             ExclusionIsKept(limits()),
-            [*A_WORKS, here("a.1", excluded="why"), 5.0, A_STOPS, 30.0, here("b.1")],
+            [*A_WORKS, here("a.1", excluded="why", excluded_in=1), 5.0, A_STOPS, 30.0, here("b.1")],
             id="it has stopped in time",
         ),
     ],

@@ -27,6 +27,8 @@ LEAST_CHANCE = 0.9  # of the time of an exclusion
 class ExclusionIsKept(Checker):
     """An excluded node runs no worker while there are enough others that could run the job without it.
 
+    Not, that is, in the round in which it came to be excluded, and in none that settles later. One that was needed when
+    it settled goes on as it is until others form another one.
     A node whose worker asked for it is excluded, or was, before it runs workers again; unless the job has one node.
     """
 
@@ -40,6 +42,7 @@ class ExclusionIsKept(Checker):
         self._disturbed_at = -self._calm_s
         self._usable: dict[str, float] = {}  # since when
         self._excluded: dict[str, float] = {}
+        self._excluded_in: dict[str, int] = {}
         self._barred: dict[int, set[str]] = {}
         self._live: dict[tuple[str, int], int] = {}
         self._asked_at: dict[str, float] = {}
@@ -67,7 +70,8 @@ class ExclusionIsKept(Checker):
                 self._look_at_start(at, seen)
         if self._excluded and self._live:
             for agent in self._not_to_be_used(at, self._stopped_s):
-                if any(owner == agent for owner, _ in self._live):
+                number = self._excluded_in[agent]
+                if any(owner == agent and one == number for (owner, _), one in self._live.items()):
                     self._complain(at, agent, "still runs")
 
     def _look_at_start(self, at: float, seen: WorkerStarted) -> None:
@@ -83,7 +87,8 @@ class ExclusionIsKept(Checker):
 
     def _note(self, at: float, agent: str, record: NodeRecord | None) -> None:
         is_excluded = record is not None and bool(record.excluded)
-        if is_excluded:
+        if record is not None and record.excluded:
+            self._excluded_in[agent] = record.excluded_in
             self._asked_at.pop(agent, None)
         is_usable = record is not None and not is_excluded and not record.is_leaving
         for is_so, since in ((is_usable, self._usable), (is_excluded, self._excluded)):
