@@ -51,3 +51,15 @@ def test_another_connection_owes_no_answers() -> None:
     assert pending.may_send("join")
     assert pending.may_send("lead")
     assert not pending.is_under_way()
+
+
+def test_unclear_answers_with_a_rest_between_them_are_not_one_silence() -> None:
+    pending = Pending()
+    pending.sent("join")
+    assert pending.unclear("join", 7.0) == 0
+    pending.sent("join")  # again
+    pending.rest()
+    assert pending.unclear("join", 9.0) == 2.0
+    pending.rest()  # somebody else's news has made it needless
+    pending.sent("leave")
+    assert pending.unclear("leave", 5000.0) == 0

@@ -431,3 +431,17 @@ def test_a_leader_alone_sleeps_while_it_waits() -> None:
     steps = len(fleet.transcript)
     fleet.run(300)
     assert len(fleet.transcript) - steps < 300 / 5 * 3 + 100
+
+
+def test_two_answers_that_are_lost_hours_apart_are_no_store_that_takes_no_write() -> None:
+    """What the first one was about was seen to be done, so nobody asked again."""
+    fleet = Fleet(min_nodes=2, max_nodes=2)
+    fleet.start("a")
+    fleet.run(1)
+    fleet.start("b")
+    fleet["b"].link.lose_answer("join", is_applied=True)
+    fleet.run_until_running("a", "b")
+    fleet.run(3600)
+    fleet["b"].link.lose_answer("report outcome", is_applied=False)
+    fleet.finish("a", "b")
+    assert fleet.run_until_over(within_s=30.0) == {0}

@@ -222,14 +222,15 @@ class MemberMachine(Machine[MemberState]):
         return self._reconcile(now)
 
     def _unclear(self, event: events.TransactionUnclear, now: float) -> list[Any]:
-        unclear_s = self._pending.unclear(event.purpose, now)
-        if unclear_s >= self._settings.store_timeout_s:
-            # It takes renewals, and nothing else: its disk is full.
-            what = f"the store has taken no write for {unclear_s:.0f} s (store_timeout)"
+        since_s = self._pending.unclear(event.purpose, now)
+        if since_s >= self._settings.store_timeout_s:  # it takes renewals, and nothing else: its disk is full
+            what = f"the store has taken no write for {since_s:.0f} s (store_timeout)"
             return self._fail(f"{what}: {event.reason}")
         if self._part_ended and self.state is MemberState.PRESENT and not self._part.has_untold_end:
             return self._go(now)  # the revoked lease will tell the others
-        return self._reconcile(now)
+        commands = self._reconcile(now)
+        self._pending.rest()
+        return commands
 
     # What this node does
 
@@ -344,8 +345,7 @@ class MemberMachine(Machine[MemberState]):
         commands += [events.Told(f"waiting: {waiting}")] if waiting and self.running is None else []
         commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
         commands += self._part.exclusion.end_if_due(now)
-        commands += self._part.tell(self._job)
-        commands += self._part.follow(self._job)
+        commands += [*self._part.tell(self._job), *self._part.follow(self._job)]
         return [*commands, *self._lead(now), *self._part.barrier(now)]
 
     def _lead(self, now: float) -> list[Any]:

@@ -43,6 +43,14 @@ class Pending:
         self._unclear_since = now if self._unclear_since is None else self._unclear_since
         return now - self._unclear_since
 
+    def rest(self) -> None:
+        """What was unclear is asked again by now, if it is still wanted: else the silence is nobody's who waits.
+
+        An answer that is lost hours later is not the second in a row.
+        """
+        if not self._sent:
+            self._unclear_since = None
+
     def is_under_way(self) -> bool:
         """Whether any answer is still awaited."""
         return bool(self._sent)
