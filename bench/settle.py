@@ -21,7 +21,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any
 
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
 from phalanx.agent.graces import Graces
@@ -35,7 +34,8 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
 from phalanx.rendezvous.events import Fence, HoldPort, PortHeld, ReleasePort
 from phalanx.rendezvous.machine import MemberMachine

@@ -277,7 +277,7 @@ def test_a_bug_while_the_workers_are_ended_ends_the_job_all_the_same(tmp_path: P
         "--log-dir=/dev/null",
         before="""
         from phalanx.agent.group import GroupMachine, GroupState, WorkersExited
-        from phalanx.agent.workers import Workers
+        from phalanx.agent.processes.workers import Workers
         del GroupMachine.table[WorkersExited][GroupState.RUNNING]
         def end_at_once(self, grace_s):
             raise RuntimeError("a second bug")
@@ -338,7 +338,7 @@ def test_a_line_that_had_to_wait_is_printed_in_the_end_of_a_job_that_healed(tmp_
         """,
         "--max-restarts=1",
         before="""
-        from phalanx.agent.console import Console
+        from phalanx.agent.processes.console import Console
         Console._is_writable = lambda self: False
         """,
     )
@@ -410,7 +410,7 @@ def test_no_place_for_temporary_files_is_a_sentence(tmp_path: Path) -> None:
         f"--log-dir={tmp_path}/logs",
         before="""
         from phalanx.multiprocessing import folders
-        from phalanx.agent import channel
+        from phalanx.agent.channel import server as channel
         channel.temporary_folder = lambda: "/proc/nowhere"
         """,
     )

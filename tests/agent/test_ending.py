@@ -33,8 +33,8 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.leaving import request_by
 from phalanx.agent.machine import AgentMachine, AgentState
-from phalanx.agent.testimony import verdict_from, verdict_text
-from phalanx.agent.verdict import Ending, Verdict
+from phalanx.agent.verdict.stored import verdict_from, verdict_text
+from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
 from phalanx.rendezvous import events
 from phalanx.rendezvous.stop_cause import StopCause

@@ -40,9 +40,9 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine, AgentState
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.testimony import failures_from, verdict_text
-from phalanx.agent.verdict import Ending, Failure, Verdict
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.stored import failures_from, verdict_text
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, StopRepeated
 from phalanx.rendezvous import events

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.run import launch_values

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.agent.verdict import Failure, Verdict
+from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.cli.run import run_options
 from phalanx.launcher import RunOptions
 from phalanx.launcher.handover import from_json, to_json

@@ -26,7 +26,7 @@ from tests.launcher.hosting import GRACEFUL, SLEEPER, STUBBORN, WAITS_FOR_GO, Ho
 from tests.repository.test_start_up import denied, imported_by
 from tests.system.launch import LIMIT_S, Job, Launcher, two_free_ports
 
-from phalanx.agent.verdict import Ending
+from phalanx.agent.verdict.verdict import Ending
 from phalanx.launcher import AgentProcess, Outcome, RunOptions, library
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.multiprocessing.nameless import NamelessFile

@@ -19,7 +19,6 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan, PassOn, WorkerTold
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
@@ -35,8 +34,9 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine, AgentState
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.verdict import Failure, Verdict
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.rendezvous import events
 from phalanx.rendezvous.keys import JobKeys

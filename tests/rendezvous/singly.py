@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.rendezvous.fleet import Agent, Fleet
 
-from phalanx.agent.lives import (
+from phalanx.agent.single.life import (
     BranchEmptied,
     ExamineWorker,
     NameStuckIn,
@@ -17,7 +17,7 @@ from phalanx.agent.lives import (
     WorkerNotStarted,
     WorkerStarted,
 )
-from phalanx.agent.singly import SinglyAgent
+from phalanx.agent.single.machine import SinglyAgent
 from phalanx.rendezvous.round import Round
 
 __all__ = ["Singly", "SinglyNode"]

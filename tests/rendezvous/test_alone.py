@@ -7,7 +7,7 @@ import random
 import pytest
 from tests.rendezvous.singly import Singly
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.rendezvous.stored import Phase
 from phalanx.store.port import Delete
 

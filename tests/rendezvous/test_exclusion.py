@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rendezvous.fleet import TTL_S, Fleet
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.rendezvous.events import StartWatch, StoreFailed, Told, TransactionUnclear
 from phalanx.rendezvous.exclusion import LONGEST_S, Exclusion
 from phalanx.rendezvous.settings import Growth, MembershipSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.rendezvous.fleet import Fleet
 
-from phalanx.agent.verdict import Ending, Verdict
+from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.store.port import Delete, Put
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.rendezvous.halls import Hall, HallHandler
 
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
 from phalanx.agent.graces import Graces
@@ -26,8 +25,9 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.verdict import Ending, Failure, Verdict
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers
 from phalanx.rendezvous import (

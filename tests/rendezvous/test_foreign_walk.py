@@ -9,7 +9,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
@@ -21,8 +20,9 @@ from phalanx.agent.group import (
     WorkersSpawned,
 )
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.verdict import Failure, Verdict
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
 from phalanx.rendezvous import events, foreign_events

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.rendezvous.fleet import Fleet
 
-from phalanx.agent.verdict import Ending
+from phalanx.agent.verdict.verdict import Ending
 
 INT = 2
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from tests.rendezvous.fleet import Agent, Fleet
 
-from phalanx.agent.decisions import leader_policy
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.rendezvous import events
 from phalanx.rendezvous.keys import JobKeys
@@ -379,8 +379,8 @@ TestAnyFleet = AnyFleet.TestCase
 
 def test_a_store_that_takes_renewals_and_no_write_is_given_up_after_the_store_timeout() -> None:
     machine = member_in(MemberState.PRESENT)
-    full = events.TransactionUnclear("lead", "No space left on device")
-    commands: list[object] = []
+    full = events.TransactionUnclear("exclude", "No space left on device")
+    commands: list[object] = machine.step(events.NodeExcluded("GPU 3"), NOW)
     for second in range(0, 66, 3):
         assert not [one for one in commands if isinstance(one, events.MeetingFailed)]
         machine.step(events.LeaseRenewed(NOW + second), NOW + second)

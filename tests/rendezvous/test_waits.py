@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.rendezvous.fleet import TTL_S, Fleet
 
-from phalanx.agent.policy import RestartPolicy, Standing
+from phalanx.agent.restarts.policy import RestartPolicy, Standing
 from phalanx.rendezvous.stored import Phase
 
 WAIT_S = 40.0  # at the least half of it

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.verdict import Ending, Failure, Verdict
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Phase, RoundRecord
 from phalanx.testing.checkers import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Outcome, Phase, Report, RoundRecord
 from phalanx.testing.checking import Checker, Limits, Violation

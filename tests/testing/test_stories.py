@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from phalanx.agent.graces import Graces
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.testing import Scenario, World
 from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, WorkerEnded, WorkerStarted
 from phalanx.testing.workload import Habits, Worker

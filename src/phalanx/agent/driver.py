@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from phalanx.agent.events import Finish
-from phalanx.agent.flight import FlightRecord
 from phalanx.agent.group import DeadlinePassed
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.verdict import EX_BUG, Ending, Verdict
+from phalanx.agent.report.flight import FlightRecord
+from phalanx.agent.verdict.verdict import EX_BUG, Ending, Verdict
 
 __all__ = ["Driver"]
 

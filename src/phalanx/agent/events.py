@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from phalanx.agent.group import Exit
-from phalanx.agent.verdict import Failure, Verdict
+from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.records import Struct
 from phalanx.rendezvous.events import CheckpointDone, NodeExcluded
 

@@ -11,9 +11,9 @@ from signal import SIGTERM, Signals, valid_signals
 
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
-from phalanx.agent.policy import RestartPolicy, describe, has_restart_left
-from phalanx.agent.testimony import verdict_text
-from phalanx.agent.verdict import Ending, Failure, Verdict, judge
+from phalanx.agent.restarts.policy import RestartPolicy, describe, has_restart_left
+from phalanx.agent.verdict.stored import verdict_text
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, judge
 from phalanx.multiprocessing.machine import SAME_REQUEST_S
 from phalanx.rendezvous.events import EndAsked, LeaveAsked, StopRound
 from phalanx.rendezvous.round import Round

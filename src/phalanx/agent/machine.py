@@ -44,9 +44,9 @@ from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
 from phalanx.agent.outcomes import failure_seen, place_given_up, report_of
 from phalanx.agent.passing import PassedSignals
-from phalanx.agent.policy import RestartPolicy, exclusion
-from phalanx.agent.testimony import verdict_from
-from phalanx.agent.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict
+from phalanx.agent.restarts.policy import RestartPolicy, exclusion
+from phalanx.agent.verdict.stored import verdict_from
+from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
 from phalanx.rendezvous import events

@@ -16,23 +16,23 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent import messages
-from phalanx.agent.channel import ChannelServer, new_socket_folder
-from phalanx.agent.console import Console
-from phalanx.agent.decisions import leader_policy
+from phalanx.agent.channel import messages
+from phalanx.agent.channel.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
+from phalanx.agent.channel.server import ChannelServer, new_socket_folder
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan, SignalPassed, WorkerTold
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
-from phalanx.agent.keeper import Keeper
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.membership import Membership
-from phalanx.agent.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
-from phalanx.agent.processes import Processes
+from phalanx.agent.processes.console import Console
+from phalanx.agent.processes.keeper import Keeper
+from phalanx.agent.processes.performer import Processes
+from phalanx.agent.processes.signals import watch_signals
+from phalanx.agent.processes.workers import Workers
+from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.sentences import one_line
-from phalanx.agent.signals import watch_signals
 from phalanx.agent.spec import Ended, Host, JobSpec
-from phalanx.agent.verdict import Ending, Verdict
-from phalanx.agent.workers import Workers
+from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.multiprocessing.descriptors import make_room
 from phalanx.rendezvous.events import (
     CheckpointDone,
@@ -136,7 +136,7 @@ class Node:
             membership = ForeignMachine(spec.membership, leader_policy(spec.restarts), backend=spec.backend)
         agent = AgentMachine
         if spec.restart_scope == "worker":
-            from phalanx.agent.singly import SinglyAgent as agent  # noqa: N813 # one of the two kinds
+            from phalanx.agent.single.machine import SinglyAgent as agent  # noqa: N813 # one of the two kinds
         self._driver = Driver(
             agent(
                 spec.nproc,
@@ -223,7 +223,7 @@ class Node:
     def _last_words(self, verdict: Verdict) -> str:
         if verdict.ending is not Ending.FAILED and not self._spec.report_file:
             return ""  # most jobs end like that, and need none of it
-        from phalanx.agent.last_words import last_words
+        from phalanx.agent.report.files import last_words
 
         return last_words(
             verdict,
@@ -337,7 +337,7 @@ class Node:
 
     def _set_alarm(self, fenced_at: float | None) -> None:
         """Be woken in time to renew the lease, by a clock that goes on in a suspended computer: loop timers do not."""
-        from phalanx.agent.fence import boot_timer, set_boot_timer
+        from phalanx.agent.processes.fence import boot_timer, set_boot_timer
 
         if self._alarm is None:
             self._alarm = boot_timer()

@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 
 from phalanx.agent.group import DeadlinePassed, GroupState, SpawnFailed, WorkersExited
 from phalanx.agent.sentences import PLACE_GIVEN_UP
-from phalanx.agent.testimony import failures_text
-from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
+from phalanx.agent.verdict.stored import failures_text
+from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
 from phalanx.rendezvous.events import WorkerFailed
 from phalanx.rendezvous.stored import Outcome, Report
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from phalanx.agent.keeper import Keeper
+from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.spec import Ended, JobSpec
 from phalanx.multiprocessing.trees import become_subreaper
 
 if TYPE_CHECKING:
-    from phalanx.agent.console import Console
+    from phalanx.agent.processes.console import Console
 
 __all__ = ["run_job"]
 
@@ -36,7 +36,7 @@ def run_job(spec: JobSpec) -> int:
     become_subreaper()
     host = spec.host
     keeper = Keeper.start(spec.job_token, keep=() if host is None else host.witness())
-    from phalanx.agent.console import Console
+    from phalanx.agent.processes.console import Console
 
     console = Console()
     ended = _drive(spec, keeper, console)

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from phalanx.agent.graces import Graces
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
-    from phalanx.agent.verdict import Verdict
+    from phalanx.agent.verdict.verdict import Verdict
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store

@@ -17,7 +17,7 @@ from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
 from phalanx.cli.words import CommandLine, read_words
 
 if TYPE_CHECKING:
-    from phalanx.agent.policy import RestartPolicy
+    from phalanx.agent.restarts.policy import RestartPolicy
     from phalanx.launcher import RunOptions
 
 __all__ = ["launch_values", "main", "run_options"]
@@ -274,7 +274,7 @@ def _restarts(
     values: Mapping[str, Any], origins: Mapping[str, str], *, given: Collection[str]
 ) -> RestartPolicy:
     """Return when a failed job is tried again."""
-    from phalanx.agent.policy import WINDOW_RESTARTS_MAX, RestartPolicy
+    from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX, RestartPolicy
 
     most, window_s = values["max_restarts"], values["restart_window"]
     if window_s is not None and most > WINDOW_RESTARTS_MAX:

@@ -18,7 +18,7 @@ import traceback
 from typing import NoReturn
 
 from phalanx.agent.spec import Ended
-from phalanx.agent.verdict import EX_BUG, EX_UNAVAILABLE, EX_USAGE, Ending
+from phalanx.agent.verdict.verdict import EX_BUG, EX_UNAVAILABLE, EX_USAGE, Ending
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.outcome import Outcome

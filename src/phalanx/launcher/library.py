@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Any, Self
 
-from phalanx.agent.verdict import Ending
+from phalanx.agent.verdict.verdict import Ending
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.outcome import Outcome

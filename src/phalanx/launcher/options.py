@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.records import Struct
 
 __all__ = ["RunOptions"]

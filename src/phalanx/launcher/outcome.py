@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.agent.verdict import Ending, Verdict
+from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.records import Struct
 
 __all__ = ["Outcome"]

@@ -9,15 +9,15 @@ from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
-from phalanx.agent.decisions import leader_policy
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import JobBegan
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
-from phalanx.agent.policy import RestartPolicy
-from phalanx.agent.singly import SinglyAgent
-from phalanx.agent.verdict import EX_UNAVAILABLE, Ending, Verdict
+from phalanx.agent.restarts.leader import leader_policy
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.single.machine import SinglyAgent
+from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings

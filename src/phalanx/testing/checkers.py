@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.agent.verdict import Failure, Verdict
+from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.testing.checking import Checker, Limits, Violation
 from phalanx.testing.exclusions import ExclusionIsKept

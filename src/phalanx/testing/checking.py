@@ -5,7 +5,7 @@ A checker raises ``Violation`` as soon as it sees one; ``finish`` is asked when 
 
 from __future__ import annotations
 
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.records import Struct
 from phalanx.testing.trace import Observation
 

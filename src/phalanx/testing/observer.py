@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.agent.testimony import verdict_from
+from phalanx.agent.verdict.stored import verdict_from
 from phalanx.rendezvous.keys import AGAIN, JobKeys
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord, VerdictRecord, decode
 from phalanx.store.port import Batch, Change

@@ -1,4 +1,4 @@
-"""The performer of a simulated node: it stands where ``agent/node.py`` and ``agent/processes.py`` stand in production.
+"""The performer of a simulated node: it stands where ``agent/node.py`` and ``agent/processes/`` stand in production.
 
 Commands become processes of a simulated node and their ends become events, in the order and with the delays of a
 kernel. It decides nothing.
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from signal import Signals
 from typing import Any
 
-from phalanx.agent.causes import what_cannot_heal
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn, WorkerTold
 from phalanx.agent.group import (
@@ -25,8 +24,9 @@ from phalanx.agent.group import (
     WorkersExited,
     WorkersSpawned,
 )
-from phalanx.agent.progress import Progress
-from phalanx.agent.verdict import Failure
+from phalanx.agent.restarts.causes import what_cannot_heal
+from phalanx.agent.restarts.progress import Progress
+from phalanx.agent.verdict.verdict import Failure
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
 from phalanx.rendezvous.events import (
     CheckpointDone,

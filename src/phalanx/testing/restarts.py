@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from phalanx.agent.policy import SHORT_ROUND_S, TRIES_OF_HOPELESS
-from phalanx.agent.verdict import exit_status
+from phalanx.agent.restarts.policy import SHORT_ROUND_S, TRIES_OF_HOPELESS
+from phalanx.agent.verdict.verdict import exit_status
 from phalanx.records import Struct
 from phalanx.rendezvous.stored import NodeRecord, Phase, RoundRecord
 from phalanx.testing.checking import Checker, Limits, Violation

@@ -7,7 +7,7 @@ from signal import SIGUSR1
 from typing import ClassVar
 
 from phalanx.agent.graces import Graces
-from phalanx.agent.policy import RestartPolicy
+from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import Growth
 from phalanx.testing.checking import Limits

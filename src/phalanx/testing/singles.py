@@ -1,6 +1,6 @@
 """One worker of a simulated node that is ended, examined and started again while the others run.
 
-It stands where ``agent/singles.py`` stands in production.
+It stands where ``agent/single/performer.py`` stands in production.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.lives import (
+from phalanx.agent.single.life import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from phalanx.agent.verdict import Verdict
+from phalanx.agent.verdict.verdict import Verdict
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord

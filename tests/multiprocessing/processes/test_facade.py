@@ -24,7 +24,7 @@ def test_starting_commands_loads_nothing_that_is_slow_to_load() -> None:
     script = """
 import sys
 from phalanx.multiprocessing import DefaultLogsSpecs, SubprocessContext
-import phalanx.agent.keeper
+import phalanx.agent.processes.keeper
 slow = {"multiprocessing", "asyncio", "importlib.metadata", "urllib", "http", "tempfile", "typing_extensions", "ctypes"}
 print(sorted(slow & set(sys.modules)))
 """

@@ -1,0 +1,376 @@
+"""The agent's end of the worker channel: one Unix socket per agent, typed JSON lines, a few messages.
+
+Workers are outsiders: a line that is malformed, too long, of another round or version, or from another user ends that
+connection with one reason, and the agent goes on. The worker's end is ``phalanx.errors.channel``; what can be said is
+in ``messages``. What they ask of the values of their round goes to ``SharedValues`` and never reaches the agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from phalanx.agent.channel.messages import (
+    LINE_BYTES_MAX,
+    MESSAGES,
+    READS,
+    REQUESTS,
+    VERSION,
+    Fields,
+    Foreign,
+    Message,
+    line_of,
+    packed,
+)
+from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
+from phalanx.records import Struct
+from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
+
+__all__ = ["ChannelServer", "new_socket_folder"]
+
+REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
+UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
+LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
+ACCEPT_PAUSE_S = 1.0
+BACKLOG = 1024  # a node's workers connect within the same moment
+PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
+FOLDER_BYTES_MAX = 60  # leaves room for our own names
+_CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
+
+
+class ChannelServer:
+    """Serves the channel at ``path``. ``on_message(local_rank, message)`` is called in the event loop.
+
+    ``connections_max`` is how many are served at a time. ``on_refusal`` is told, in one sentence, why a connection was
+    ended. Only connections of the present round are served; the first ``new_round`` is to come before the first worker.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        on_message: Callable[[int, Message], None],
+        *,
+        connections_max: int = 1024,
+        on_refusal: Callable[[str], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.on_message = on_message
+        self._connections_max = connections_max
+        self._on_refusal = on_refusal
+        self.round = 0
+        self.stop_line: bytes | None = None
+        self.connections: set[_Connection] = set()
+        """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
+        self.leaving: dict[_Connection, asyncio.Transport] = {}
+        self._values: SharedValues | None = None
+        self._requests: dict[asyncio.Task[None], _Request] = {}
+        # Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
+        self._listener: socket.socket | None = None
+        self._introductions: set[asyncio.Task[Any]] = set()
+        self._nobody_leaves: asyncio.Event | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when the path cannot be used."""
+        self._listener = _listener(self.path)
+        self._listen(self._listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if listener is self._listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            peer, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return  # it has gone already
+        except (
+            OSError
+        ) as problem:  # no descriptor or no memory: it would fail at once again, and use all of a core
+            self.refused(f"a connection could not be accepted: {problem.strerror}")
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
+            return
+        if len(self.connections) + len(self._introductions) >= self._connections_max:
+            self.refused(f"there are {self._connections_max} already")
+            peer.close()
+            return
+        task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), peer))
+        self._introductions.add(task)
+        task.add_done_callback(self._introductions.discard)
+
+    def new_round(self, number: int, values: SharedValues | None = None) -> None:
+        """Serve the workers of round ``number`` from now on; values, stops and connections of others are over.
+
+        ``values`` is what they share; without any, who asks for them is told that there are none.
+        """
+        self.round = number
+        self.stop_line = None
+        self._values = values
+        for request in self._give_up(lambda _: True):
+            request.connection.answer(request.number, error="the round is over")
+        for connection in [one for one in self.connections if one.round not in (None, number)]:
+            connection.end(f"round {connection.round} is over")
+
+    def announce_stop(self, signal_name: str, grace_s: float) -> None:
+        """Tell the workers of this round, also those that connect later, that they are being stopped."""
+        self.stop_line = line_of({"type": "stop", "signal": signal_name, "grace_s": grace_s})
+        for connection in [one for one in self.connections if one.round is not None]:
+            connection.send(self.stop_line)
+
+    async def close(self) -> None:
+        """End all connections and remove the socket. Idempotent."""
+        self._give_up(lambda _: True)
+        if self._requests:
+            await asyncio.wait(self._requests, timeout=LAST_WORDS_S)
+        if self._listener is None:
+            return
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+        self._listener = None
+        await asyncio.gather(*self._introductions, return_exceptions=True)
+        for connection in list(self.connections):
+            connection.end("the agent is leaving")
+        if self.leaving:
+            self._nobody_leaves = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._nobody_leaves.wait(), LAST_WORDS_S)
+            except TimeoutError:
+                for transport in self.leaving.values():
+                    transport.abort()
+                await self._nobody_leaves.wait()
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def left(self, connection: _Connection) -> None:
+        """Take note that a connection is closed."""
+        self.leaving.pop(connection, None)
+        if not self.leaving and self._nobody_leaves is not None:
+            self._nobody_leaves.set()
+
+    def refused(self, reason: str) -> None:
+        """Tell the agent why a connection was ended."""
+        if self._on_refusal is not None:
+            self._on_refusal(reason)
+
+    def ask(self, connection: _Connection, number: int, kind: str, what: _Work) -> None:
+        """Have a request performed, and answered when it is done."""
+        if self._values is None:
+            connection.answer(number, error="the workers of this round share no values")
+        elif connection.asking >= REQUESTS_MAX:
+            sentence = f"{REQUESTS_MAX} requests of this connection are under way already"
+            connection.answer(number, error=sentence)
+        else:
+            connection.asking += 1
+            request = _Request(connection, number, kind)
+            task = asyncio.get_running_loop().create_task(_perform(request, what, self._values))
+            self._requests[task] = request
+            task.add_done_callback(self._performed)
+
+    def _performed(self, task: asyncio.Task[None]) -> None:
+        self._requests.pop(task).connection.asking -= 1
+
+    def nobody_listens(self, connection: _Connection) -> None:
+        """Take note that a connection is not served any more: what it wanted to read is of no use."""
+        self._give_up(lambda request: request.connection is connection and request.kind in READS)
+
+    def _give_up(self, is_over: Callable[[_Request], bool]) -> list[_Request]:
+        """Cancel some of the requests; returns them."""
+        over = {
+            task: request
+            for task, request in self._requests.items()
+            if is_over(request) and not task.done() and not task.cancelling()
+        }
+        for task in over:
+            task.cancel()
+        return list(over.values())
+
+
+_Work = Callable[[SharedValues], Awaitable[Any]]
+
+
+class _Request(Struct):
+    """A request that is under way."""
+
+    connection: _Connection
+    number: int
+    kind: str
+
+
+async def _perform(request: _Request, what: _Work, values: SharedValues) -> None:
+    answer = request.connection.answer
+    try:
+        answer(request.number, await what(values))
+    except ValueRefused as refusal:
+        answer(request.number, error=str(refusal))
+    except ValuesUnreachable as loss:
+        answer(request.number, error=str(loss), is_lost=True)
+    except Exception as bug:  # noqa: BLE001 # the border to outsiders, as in _take
+        request.connection.end(f"asked what this agent could not answer ({type(bug).__name__}: {bug})")
+
+
+class _Connection(asyncio.Protocol):
+    """One connection of a worker. ``round`` and ``local_rank`` are None until it has said hello."""
+
+    def __init__(self, server: ChannelServer) -> None:
+        self.server = server
+        self.round: int | None = None
+        self.local_rank: int | None = None
+        self.pid = 0
+        self.asking = 0
+        """How many of its requests are under way."""
+        self._transport: asyncio.Transport | None = None
+        self._rest = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport), "a stream server makes nothing else"
+        self._transport = transport
+        self.server.connections.add(self)
+        uid = _peer_uid(transport)
+        if uid not in (os.geteuid(), 0):
+            self.end(f"comes from another user (uid {uid})")
+
+    def data_received(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            if self._transport is None:
+                return
+            self._take(bytes(self._rest + line))
+            self._rest.clear()
+        self._rest += rest
+        if len(self._rest) > LINE_BYTES_MAX:
+            self.end(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._rest and self._transport is not None:
+            self.server.refused(f"{self._name()} ended within a line")
+        self._forget()
+        self.server.left(self)
+
+    def end(self, reason: str) -> None:
+        """Say why, once, and close."""
+        transport = self._transport
+        if transport is None:
+            return
+        self._forget()
+        self.server.refused(f"{self._name()} {reason}")
+        transport.write(line_of({"type": "refused", "reason": reason}))
+        transport.close()
+
+    def send(self, line: bytes) -> None:
+        """Send without waiting; who does not read its answers is ended."""
+        if self._transport is None:
+            return
+        if self._transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+            transport = self._transport
+            self._forget()
+            self.server.refused(f"{self._name()} does not read its answers")
+            transport.abort()
+        else:
+            self._transport.write(line)
+
+    def answer(
+        self,
+        number: int,
+        value: bytes | int | bool | None = None,
+        *,
+        error: str | None = None,
+        is_lost: bool = False,
+    ) -> None:
+        """Answer the request ``number``; ``is_lost``: it failed because the store cannot be reached."""
+        said: dict[str, Any] = {"value": packed(value)} if error is None else {"error": error}
+        if is_lost:
+            said["lost"] = True
+        self.send(line_of({"type": "answer", "id": number, **said}))
+
+    def _forget(self) -> None:
+        if self._transport is not None:
+            self.server.leaving[self] = self._transport
+            self._transport = None
+        if self in self.server.connections:
+            self.server.connections.remove(self)
+            self.server.nobody_listens(self)
+
+    def _name(self) -> str:
+        return (
+            "a connection" if self.local_rank is None else f"the connection of local rank {self.local_rank}"
+        )
+
+    def _take(self, line: bytes) -> None:
+        try:
+            if len(line) > LINE_BYTES_MAX:
+                raise Foreign(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+            fields = Fields(line)
+            if self.local_rank is None:
+                self._greet(fields)
+            elif fields.text("type") in REQUESTS:
+                kind = fields.text("type")
+                self.server.ask(self, fields.integer("id"), kind, REQUESTS[kind](fields))
+            elif fields.text("type") in MESSAGES:
+                message = MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
+                self.server.on_message(self.local_rank, message)
+            else:
+                raise Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
+        except Foreign as reason:
+            self.end(str(reason))
+        except Exception as bug:  # noqa: BLE001 # the border to outsiders: whatever a line can break, it ends itself
+            self.end(f"sent what this agent could not take ({type(bug).__name__}: {bug})")
+
+    def _greet(self, fields: Fields) -> None:
+        if fields.text("type") != "hello":
+            raise Foreign("did not say hello")
+        if fields.integer("v") != VERSION:
+            raise Foreign(f"speaks version {fields.integer('v')}, and this agent {VERSION}")
+        if fields.integer("round") != self.server.round:
+            raise Foreign(f"is of round {fields.integer('round')}, and this is round {self.server.round}")
+        local_rank = fields.integer("local_rank")
+        if local_rank < 0:
+            raise Foreign(f"has no local rank {local_rank}")
+        self.pid = fields.integer("pid")
+        self.round = self.server.round
+        self.local_rank = local_rank
+        if self.server.stop_line is not None:
+            self.send(self.server.stop_line)
+
+
+def new_socket_folder() -> str:
+    """A new folder for a socket, with a path that leaves room for its name. Raises ``LogDirError``."""
+    usual = temporary_folder()
+    parent = usual if len(os.fsencode(usual)) <= FOLDER_BYTES_MAX else "/tmp"
+    try:
+        return new_folder(parent, "phalanx-")
+    except LogDirError as error:
+        advice = "name another one with TMPDIR"
+        raise LogDirError(parent, error.reason, what="temporary folder", advice=advice) from None
+
+
+def _listener(path: str) -> socket.socket:
+    """A socket bound to ``path`` that only this user can connect to."""
+    if len(os.fsencode(path)) > PATH_BYTES_MAX:
+        raise OSError(f"the path of the worker channel is too long for a socket: {path}")
+    if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
+        os.unlink(path)  # of a dead agent: ours is in a folder of its own
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)  # before anybody can connect: it does not listen yet
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _peer_uid(transport: asyncio.Transport) -> int:
+    peer: socket.socket = transport.get_extra_info("socket")
+    if not hasattr(socket, "SO_PEERCRED"):  # not Linux: the mode of the socket has to do
+        return os.geteuid()
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])

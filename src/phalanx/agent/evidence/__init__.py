@@ -1,0 +1,1 @@
+"""What ended workers left behind, read once, and why a signal killed them."""

@@ -1,0 +1,1 @@
+"""The edge: processes, signals, console, the keeper and its fence."""

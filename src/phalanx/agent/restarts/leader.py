@@ -1,0 +1,159 @@
+"""What the leader of a job asks when a round is over, answered by the restart policy and the verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.agent.restarts.policy import (
+    GiveUp,
+    HowItWent,
+    Restart,
+    RestartPolicy,
+    Standing,
+    decide,
+    not_charged,
+)
+from phalanx.agent.verdict.stored import failures_from, stopped_from, verdict_text
+from phalanx.agent.verdict.verdict import (
+    EX_UNAVAILABLE,
+    Ending,
+    Failure,
+    Verdict,
+    first_of_nodes,
+    judge,
+)
+from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
+from phalanx.rendezvous.stored import Outcome, Phase, RoundRecord
+
+__all__ = ["leader_policy"]
+
+
+def leader_policy(restarts: RestartPolicy) -> Policy:
+    """What the leader of a job asks when a round is over, and what the verdicts say."""
+    return Policy(
+        decide=lambda reports: _decide(restarts, reports),
+        passed=lambda reports: not_charged(restarts, _standing(reports.round), _how_it_went(reports)).text(),
+        succeeded=lambda record: verdict_text(_ended(Ending.SUCCEEDED, 0, record)),
+        not_formed=lambda reason, record: verdict_text(
+            _ended(Ending.FAILED, EX_UNAVAILABLE, record, reason=reason)
+        ),
+    )
+
+
+def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJob:
+    nodes = [
+        (failures_from(one.report.evidence), one.signed_at)
+        for one in reports.members
+        if one.report is not None
+    ]
+    everyone: Sequence[Failure] = tuple(failure for failures, _ in nodes for failure in failures)
+    cause = first_of_nodes(nodes)
+    if cause is None:  # a report that nobody can read is a failure all the same
+        cause = _unreadable(reports)
+        everyone = (cause,)
+    standing = _standing(reports.round)
+    went = _how_it_went(reports, cause)
+    if (cause.is_secondary or cause.is_collateral) and (reason := _other_reason(reports)):
+        return NextRound(
+            restart_count=reports.round.restart_count,
+            policy_state=not_charged(restarts, standing, went).text(),
+            reason=f"{reason} (not charged)",
+        )
+    decision = decide(cause, restarts, standing, reports.round.restart_count, went)
+    if isinstance(decision, GiveUp):
+        stopped = {
+            rank
+            for one in reports.members
+            if one.report is not None
+            for rank in stopped_from(one.report.evidence)
+        }
+        verdict = judge(everyone, reason=decision.reason, cause=cause, stopped=stopped)
+        return EndJob(verdict_text(_told(verdict, reports.round)))
+    return _next_round(decision)
+
+
+def _next_round(decision: Restart) -> NextRound:
+    return NextRound(
+        restart_count=decision.charged,
+        policy_state=decision.standing.text(),
+        reason=decision.reason,
+        delay_s=decision.delay_s,
+    )
+
+
+def _standing(record: RoundRecord) -> Standing:
+    return Standing.read(record.policy_state, charged=record.restart_count)
+
+
+def _how_it_went(reports: RoundReports, cause: Failure | None = None) -> HowItWent:
+    steps = [
+        step
+        for one in reports.members
+        if one.report is not None
+        for step in (one.report.step, one.report.checkpoint)
+        if step is not None
+    ]
+    return HowItWent(
+        number=reports.round.number,
+        open_s=reports.open_s,
+        ran_s=reports.ran_s,
+        life_s=next((one.report.life_s for one in reports.members if one.report is not None), None),
+        step=max(steps, default=None),
+        is_node_excluded=cause is not None
+        and any(_is_of(cause, one) for one in reports.members if one.is_excluded),
+        jitter=reports.jitter,
+    )
+
+
+def _is_of(failure: Failure, member: MemberReport) -> bool:
+    return member.first_rank <= failure.rank < member.first_rank + member.member.slots
+
+
+def _ended(ending: Ending, exit_code: int, record: RoundRecord | None, *, reason: str = "") -> Verdict:
+    return _told(Verdict(ending=ending, exit_code=exit_code, reason=reason), record)
+
+
+def _told(verdict: Verdict, record: RoundRecord | None) -> Verdict:
+    """The verdict with what was before it."""
+    if record is None:
+        return verdict
+    known = {
+        "has_run": bool(record.previous) or record.phase is not Phase.JOINING,
+        "restart_count": record.restart_count,
+        "restarts": _standing(record).past,
+    }
+    return Verdict(**{**{name: getattr(verdict, name) for name in verdict.__struct_fields__}, **known})
+
+
+def _other_reason(reports: RoundReports) -> str:
+    """What besides a worker's failure explains that connections broke: membership changed, or was about to."""
+    for hosts, what in (
+        ([one.member.host for one in reports.members if one.is_lost], "node {} was lost"),
+        ([one.member.host for one in reports.members if one.is_leaving], "node {} left"),
+        (
+            [
+                one.member.host
+                for one in reports.members
+                if one.report is not None and one.report.has_own_reason
+            ],
+            "node {} could not hear the store",
+        ),
+    ):
+        if hosts:
+            return what.format(", ".join(sorted(hosts)))
+    return "" if reports.round.is_failure else reports.round.reason
+
+
+def _unreadable(reports: RoundReports) -> Failure:
+    one = next(
+        one for one in reports.members if one.report is not None and one.report.outcome is Outcome.FAILED
+    )
+    return Failure(
+        rank=one.first_rank,
+        local_rank=0,
+        pid=0,
+        exit_code=1,
+        exited_at=0.0,
+        host=one.member.host,
+        summary="its node's report of the failure cannot be read",
+    )

@@ -1,0 +1,1 @@
+"""Workers that are restarted one by one (``--restart-scope worker``)."""

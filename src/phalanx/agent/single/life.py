@@ -1,0 +1,307 @@
+"""The lives of a worker whose failures are its own affair (``--restart-scope worker``). Pure.
+
+    RUNNING ──failed──▶ SWEEPING ──nothing of it is left──▶ EXAMINING ──evidence──▶ WAITING ──granted──▶ DELAYED
+       ▲                                                       ▲                                           │
+       └────────────────────────── started ── STARTING ──not───┘     STARTING ◀────────── time ────────────┘
+
+While one worker is between two lives the others run on. What it left behind is ended first, with a stop machine of its
+own; whether there is another life is the leader's answer. A group that is stopped meanwhile takes it for ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Any, ClassVar
+
+from phalanx.agent.group import Exit
+from phalanx.agent.verdict.verdict import Failure
+from phalanx.machine import Arrow, Machine, Void
+from phalanx.multiprocessing.machine import (
+    DeadlinePassed,
+    MembersRemain,
+    NameStuck,
+    SignalTree,
+    StopMachine,
+    StopState,
+    SweepRequested,
+    TreeEmptied,
+    WorkerExited,
+)
+from phalanx.records import Struct
+from phalanx.rendezvous.round import Round
+
+__all__ = [
+    "AskAgain",
+    "BranchEmptied",
+    "BranchRemains",
+    "ExamineWorker",
+    "Life",
+    "LifeFailed",
+    "LifeState",
+    "Lives",
+    "NameStuckIn",
+    "OfWorker",
+    "SignalBranch",
+    "StartWorker",
+    "WorkerExamined",
+    "WorkerGranted",
+    "WorkerNotStarted",
+    "WorkerStarted",
+    "granted_line",
+]
+
+
+class LifeState(Enum):
+    """Where one worker is."""
+
+    RUNNING = auto()
+    SWEEPING = auto()
+    EXAMINING = auto()
+    WAITING = auto()
+    DELAYED = auto()
+    STARTING = auto()
+
+
+# Events
+
+
+class OfWorker(Struct):
+    """Base of the events that concern one worker alone."""
+
+    local_rank: int
+
+
+class LifeFailed(Struct):
+    """The worker has ended badly."""
+
+    exit: Exit
+
+
+class BranchEmptied(OfWorker):
+    """A scan found nothing of what the worker had started."""
+
+
+class BranchRemains(OfWorker):
+    """A scan after a death found something of it."""
+
+
+class WorkerExamined(OfWorker):
+    """Its logs are drained, and what it left is read."""
+
+    failures: tuple[Failure, ...]
+    step: int | None = None
+    """The furthest that workers of this node have told of in this round."""
+    checkpoint: int | None = None
+
+
+class WorkerGranted(OfWorker):
+    """The leader has charged the failure: there is another life, ``delay_s`` from now."""
+
+    restart_count: int
+    reason: str
+    delay_s: float
+
+
+class WorkerStarted(OfWorker):
+    """It runs again."""
+
+    pid: int
+
+
+class WorkerNotStarted(OfWorker):
+    """It could not be started; that is a failure of its own."""
+
+    exit_code: int
+    reason: str
+
+
+# Commands
+
+
+class SignalBranch(Struct):
+    """Send ``signal`` to all that this ended worker has started, to nothing else, and tell if there is none."""
+
+    local_rank: int
+    signal: int
+
+
+class NameStuckIn(Struct):
+    """Name what SIGKILL did not end of all that this worker has started."""
+
+    local_rank: int
+
+
+class ExamineWorker(Struct):
+    """Drain its logs, read what it left, and report ``WorkerExamined``."""
+
+    exit: Exit
+
+
+class AskAgain(Struct):
+    """Ask the leader for another life of this worker; the last one took ``life_s``."""
+
+    examined: WorkerExamined
+    life_s: float
+
+
+class StartWorker(Struct):
+    """Start this worker alone; the round tells its restart count and the reason."""
+
+    local_rank: int
+    round: Round
+
+
+class Life(Machine[LifeState]):
+    """One worker. ``exit``: how its latest life ended, from SWEEPING on."""
+
+    def __init__(self, local_rank: int, settled: Round, now: float) -> None:
+        self.state = LifeState.RUNNING
+        self.local_rank = local_rank
+        self.exit: Exit | None = None
+        self._round = settled
+        self._began_at = now
+        self._life_s = 0.0
+        self._stop = StopMachine((local_rank,))
+
+    @property
+    def is_over(self) -> bool:
+        """No process of it is there, and none is being started."""
+        return self.state not in (LifeState.RUNNING, LifeState.STARTING)
+
+    # Arrows
+
+    def _failed(self, event: LifeFailed, now: float) -> list[Any]:
+        self.state = LifeState.SWEEPING
+        self.exit = event.exit
+        self._life_s = now - self._began_at
+        self._stop = StopMachine((self.local_rank,))
+        self._stop.step(WorkerExited(self.local_rank), now)
+        return self._sweep(SweepRequested(), now)
+
+    def _emptied(self, event: BranchEmptied, now: float) -> list[Any]:
+        return self._sweep(TreeEmptied(), now)
+
+    def _remains(self, event: BranchRemains, now: float) -> list[Any]:
+        return self._sweep(MembersRemain(), now)
+
+    def _sweep_time(self, event: DeadlinePassed, now: float) -> list[Any]:
+        return self._sweep(event, now)
+
+    def _examined(self, event: WorkerExamined, now: float) -> list[Any]:
+        self.state = LifeState.WAITING
+        return [AskAgain(event, self._life_s)]
+
+    def _granted(self, event: WorkerGranted, now: float) -> list[Any]:
+        fields = {name: getattr(self._round, name) for name in self._round.__struct_fields__}
+        self._round = Round(**{**fields, "restart_count": event.restart_count, "reason": event.reason})
+        if event.delay_s > 0:
+            self.state, self.deadline = LifeState.DELAYED, now + event.delay_s
+            return []
+        return self._start(now)
+
+    def _delay_time(self, event: DeadlinePassed, now: float) -> list[Any]:
+        if self.deadline is None or now < self.deadline:
+            return []
+        return self._start(now)
+
+    def _started(self, event: WorkerStarted, now: float) -> None:
+        self.state = LifeState.RUNNING
+        self.exit = None
+        self._began_at = now
+
+    def _not_started(self, event: WorkerNotStarted, now: float) -> list[Any]:
+        self.state = LifeState.EXAMINING
+        self._life_s = 0.0
+        self.exit = Exit(self.local_rank, event.exit_code, now, None, None, event.reason)
+        return [ExamineWorker(self.exit)]
+
+    # Parts of arrows
+
+    def _start(self, now: float) -> list[Any]:
+        self.state, self.deadline = LifeState.STARTING, None
+        return [StartWorker(self.local_rank, self._round)]
+
+    def _sweep(self, event: object, now: float) -> list[Any]:
+        commands = [self._own(one) for one in self._stop.step(event, now)]
+        self.deadline = self._stop.deadline
+        if self._stop.state is StopState.ENDED:
+            assert self.exit is not None, "it has ended"
+            self.state = LifeState.EXAMINING
+            commands.append(ExamineWorker(self.exit))
+        return commands
+
+    def _own(self, command: object) -> object:
+        if isinstance(command, SignalTree):
+            return SignalBranch(self.local_rank, command.signal)
+        assert isinstance(command, NameStuck), "a worker that has ended gets no signal"
+        return NameStuckIn(self.local_rank)
+
+    def check(self) -> None:
+        """A deadline stands while something is swept or delayed; whoever is over has an end."""
+        is_timed = self.state in (LifeState.SWEEPING, LifeState.DELAYED)
+        assert (self.deadline is not None) == is_timed, (self.state, self.deadline)
+        assert not self.is_over or self.exit is not None, "it ended somehow"
+
+    _NOT_SWEPT = Void("nothing of it is being ended: the scan was the sweep's last")
+    _LATE = Void("a deadline of the past, or another worker's")
+
+    table: ClassVar[dict[type, dict[LifeState, Arrow | Void]]] = {
+        LifeFailed: {LifeState.RUNNING: _failed},
+        BranchEmptied: {
+            **dict.fromkeys(LifeState, _NOT_SWEPT),
+            LifeState.SWEEPING: _emptied,
+        },
+        BranchRemains: {
+            **dict.fromkeys(LifeState, _NOT_SWEPT),
+            LifeState.SWEEPING: _remains,
+        },
+        WorkerExamined: {LifeState.EXAMINING: _examined},
+        WorkerGranted: {LifeState.WAITING: _granted},
+        WorkerStarted: {LifeState.STARTING: _started},
+        WorkerNotStarted: {LifeState.STARTING: _not_started},
+        DeadlinePassed: {
+            **dict.fromkeys(LifeState, _LATE),
+            LifeState.SWEEPING: _sweep_time,
+            LifeState.DELAYED: _delay_time,
+        },
+    }
+
+
+class Lives:
+    """The workers of a group that are restarted one by one."""
+
+    def __init__(self) -> None:
+        self._lives: dict[int, Life] = {}
+
+    def begin(self, local_ranks: Iterable[int], settled: Round, now: float) -> None:
+        """All of them run."""
+        self._lives = {one: Life(one, settled, now) for one in local_ranks}
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call ``time_passed``."""
+        return min((one.deadline for one in self._lives.values() if one.deadline is not None), default=None)
+
+    def over(self) -> tuple[Exit, ...]:
+        """The ends of those that have failed and are not started again yet."""
+        return tuple(one.exit for one in self._lives.values() if one.is_over and one.exit is not None)
+
+    def failed(self, end: Exit, now: float) -> list[Any]:
+        """One has ended badly."""
+        return self._lives[end.local_rank].step(LifeFailed(end), now)
+
+    def step(self, event: OfWorker, now: float) -> list[Any]:
+        """Something has happened to one of them."""
+        return self._lives[event.local_rank].step(event, now)
+
+    def time_passed(self, now: float) -> list[Any]:
+        """Take what is due."""
+        due = [one for one in self._lives.values() if one.deadline is not None and now >= one.deadline]
+        return [command for one in due for command in one.step(DeadlinePassed(), now)]
+
+
+def granted_line(event: WorkerGranted) -> str:
+    """One printed line: ``rank 3 failed: … (restart 2 of 5); started again alone``."""
+    when = f"is started again alone in {event.delay_s:.1f} s" if event.delay_s > 0 else "started again alone"
+    return f"{event.reason}; {when}"

@@ -1,0 +1,164 @@
+"""What is known of a failed worker is in its record: nobody else can read its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.agent.channel.messages import ExceptionRecorded
+from phalanx.agent.evidence.collect import Evidence
+from phalanx.agent.group import Exit
+from phalanx.agent.verdict.stored import EXTRA_MAX
+from phalanx.agent.verdict.verdict import Failure
+from phalanx.errors import ProcessFailure
+from phalanx.rendezvous.round import Round
+
+SETTLED = Round(
+    number=4,
+    group_rank=1,
+    group_world_size=2,
+    first_rank=2,
+    local_world_size=2,
+    world_size=4,
+    master_addr="127.0.0.1",
+    master_port=1,
+    restart_count=0,
+    reason="",
+)
+RECORDS = """
+import sys
+from phalanx.errors import record
+@record
+def main():
+    {body}
+main()
+"""
+
+
+class Ended:
+    """Workers of which the first one has ended, as the agent sees them."""
+
+    def __init__(self, error_file: Path, *, stderr: str = "") -> None:
+        self.process = ProcessFailure(0, 77, 1, str(error_file), stderr_tail=stderr)
+
+    def failure(self, local_rank: int) -> ProcessFailure:
+        return self.process
+
+    def remains(self, local_rank: int) -> None:
+        return None
+
+
+def recorded(path: Path, body: str = "raise ValueError('bad batch 17')") -> Path:
+    """The error file of a real process."""
+    variables = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
+    subprocess.run([sys.executable, "-c", RECORDS.format(body=body)], env=variables, capture_output=True)
+    assert path.exists()
+    return path
+
+
+def failure(workers: object, told: ExceptionRecorded | None = None, **end: Any) -> Failure:
+    known: dict[str, Any] = {"local_rank": 0, "exit_code": 1, "at": time.monotonic(), "stopped_at": None}
+    evidence = Evidence()
+    (found,) = evidence.collect(
+        SETTLED,
+        workers,  # type: ignore[arg-type] # two methods of it are needed
+        [Exit(**{**known, "signed_at": None, **end})],
+        {} if told is None else {0: told},
+        log_dir="/logs/run",
+    )
+    evidence.postmortem.close()
+    return found
+
+
+def test_a_recorded_exception_is_in_the_failure_with_all_that_a_report_needs(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "error.json")
+    before = time.time()
+
+    found = failure(Ended(path, stderr="warming up\n"))
+
+    assert (found.rank, found.group_rank, found.group_world_size, found.round) == (2, 1, 2, 4)
+    assert (found.host, found.log_dir, found.error_file) == (os.uname().nodename, "/logs/run", str(path))
+    assert (found.exception, found.message) == ("ValueError", "ValueError: bad batch 17")
+    assert found.summary.startswith("ValueError: bad batch 17 at <string>:")
+    assert found.summary.endswith(found.place)
+    assert found.traceback.endswith("ValueError: bad batch 17\n")
+    assert found.stderr == "warming up\n"
+    assert before - 60 < found.wall_at <= before
+    assert json.loads(found.extra)["exception_type"] == "ValueError"
+    assert "py_callstack" not in json.loads(found.extra)
+    assert found.signed_at is not None
+
+
+def test_what_was_told_over_the_channel_stands_in_for_a_file_that_could_not_be_written(
+    tmp_path: Path,
+) -> None:
+    told = ExceptionRecorded(
+        77,
+        4,
+        wall_ns=1_700_000_000_500_000_000,
+        monotonic_ns=5,
+        message="OSError: disk full\nmore",
+        place="/x/train.py:9",
+        thread="loader",
+        error_file=None,
+    )
+
+    found = failure(Ended(tmp_path / "none"), told)
+
+    assert (found.exception, found.message) == ("OSError", "OSError: disk full\nmore")
+    assert (found.place, found.thread, found.error_file) == ("/x/train.py:9", "loader", "")
+    assert found.wall_at == 1_700_000_000.5
+    assert found.own_exit_code == 1
+
+
+def test_a_silent_end_has_the_time_at_which_it_was_seen_and_what_can_be_said(tmp_path: Path) -> None:
+    found = failure(Ended(tmp_path / "none"), exit_code=3, at=time.monotonic() - 50.0)
+    assert abs(found.wall_at - (time.time() - 50.0)) < 5.0
+    assert (found.exception, found.traceback, found.error_file) == ("", "", "")
+    assert "77" in found.message
+
+
+@pytest.mark.parametrize("content", ["", "[1]", '{"message": null}', "[" * 10_000])
+def test_a_file_that_cannot_be_understood_says_so_in_the_failure(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "error.json"
+    path.write_text(content)
+    found = failure(Ended(path), exit_code=3)
+    assert found.message.startswith(f"the error file '{path}' ")
+    assert (found.exception, found.summary, found.error_file) == ("", "exit code 3", str(path))
+
+
+@pytest.mark.parametrize("stamp", ["9" * 18, "-" + "9" * 18])
+def test_a_time_that_no_clock_shows_is_not_believed(tmp_path: Path, stamp: str) -> None:
+    path = tmp_path / "error.json"
+    info = {"py_callstack": "", "timestamp": stamp, "wall_ns": int(stamp) * 5}
+    path.write_text(json.dumps({"message": {"message": "ValueError: x", "extraInfo": info}}))
+    assert abs(failure(Ended(path)).wall_at - time.time()) < 60.0
+
+
+def test_the_longest_parts_of_the_rest_of_a_file_are_left_out_and_then_all_of_it(tmp_path: Path) -> None:
+    def extra(**info: object) -> str:
+        path = tmp_path / "error.json"
+        known = {"py_callstack": "", "timestamp": "1700000000", "format": 1}
+        path.write_text(json.dumps({"message": {"message": "E: x", "extraInfo": {**known, **info}}}))
+        return failure(Ended(path)).extra
+
+    assert json.loads(extra(notes=["n"])) == {"format": 1, "notes": ["n"]}
+    assert json.loads(extra(chain=["c" * EXTRA_MAX])) == {"format": 1}
+    assert extra(mine="m" * EXTRA_MAX) == ""
+
+
+def test_a_worker_that_never_began_has_its_node_and_its_reason() -> None:
+    found = failure(None, exit_code=127, why_not_started="'trian' was not found")
+    assert (found.rank, found.host, found.why_not_started) == (
+        2,
+        os.uname().nodename,
+        "'trian' was not found",
+    )
+    assert found.wall_at > 0
