@@ -331,6 +331,20 @@ def test_a_request_whose_answer_was_lost_is_made_again(is_applied: bool) -> None
     assert second.restart_count == 0
 
 
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_an_exclusion_that_ends_before_it_is_clear_whether_it_was_told_is_over_for_all(
+    is_applied: bool,
+) -> None:
+    fleet = job(min_nodes=1, max_nodes=2, last_call_s=5.0, exclude_for_s=1.0, max_restarts=1)
+    fleet.start("a", "b")
+    fleet.run_until_running("a", "b")
+    fleet["b"].link.lose_answer("exclude", is_applied=is_applied)
+    fleet.fail("b", code=BROKEN)
+    fleet.run(10.0)
+    assert not is_told_excluded(fleet, "b")
+    fleet.run_until_running("a", "b", within_s=30.0)
+
+
 def test_how_the_round_ended_is_told_after_the_exclusion() -> None:
     """Else the leader would choose this node again, and charge for it."""
     fleet = with_spare()

@@ -79,7 +79,7 @@ class Part:
         self._here = here
         self.is_leaving = False
         self.exclusion = Exclusion(settings)
-        self._told_exclusion = ""
+        self._told_exclusion: str | None = ""  # None: an answer will say, or did not come
         self._has_told_leaving = False
         self._gives_up_leading = False
         self._campaigned_at = 0
@@ -312,7 +312,7 @@ class Part:
             # First of all: who reads how the round ended must know whom to leave out of the next one.
             if not self._pending.may_send(EXCLUDE):
                 return []
-            self._here.excluded = self.exclusion.reason
+            self._here.excluded, self._told_exclusion = self.exclusion.reason, None
             self._here.excluded_in = 0 if self.running is None else self.running.number
             is_busy = self.running is not None
             return list(self._here.rewrite(EXCLUDE, is_leaving=self.is_leaving, is_busy=is_busy))
