@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Outcome, Phase, Report, RoundRecord
 from phalanx.testing.checking import Checker, Limits, Violation
@@ -21,6 +22,7 @@ from phalanx.testing.trace import (
     ReportWritten,
     RoundWritten,
     StoreLost,
+    VerdictWritten,
     WorkerEnded,
     WorkerStarted,
 )
@@ -65,6 +67,10 @@ def fault(number: int, exit_code: int | None = None, *, is_hopeless: bool = Fals
 
 def reported(number: int, step: int | None = None) -> ReportWritten:
     return ReportWritten("a.1", number, Report(outcome=Outcome.FAILED, step=step))
+
+
+def used_up(reason: str) -> VerdictWritten:
+    return VerdictWritten(1, Verdict(ending=Ending.FAILED, exit_code=1, reason=reason))
 
 
 def began(agent: str, number: int) -> WorkerStarted:
@@ -180,6 +186,18 @@ def test_a_job_that_fails_twice_is_no_violation(checker: Checker) -> None:
             id="refilled by steps that were done before",
         ),
         pytest.param(
+            BudgetIsNotOverdrawn(limits()),
+            [*ran(1, 0), *ran(2, 1), used_up("all 2 restarts are used")],
+            "the job ended after 1 restarts",
+            id="given up too early",
+        ),
+        pytest.param(
+            BudgetIsNotOverdrawn(limits(refill_on_progress=True)),
+            [*ran(1, 0, step=1), *ran(2, 1, step=2), *ran(3, 2, step=3), used_up("all 2 restarts are used")],
+            "the job ended after 0 restarts",
+            id="given up though it came further",
+        ),
+        pytest.param(
             BackoffIsKept(limits(backoff_s=4.0)),
             [*ran(1, 0), opened(2, 1), settled(2), *ran(2, 1), opened(3, 2)],
             "should wait 2 to 60 s",
@@ -240,6 +258,12 @@ def test_a_job_that_fails_twice_is_no_violation(checker: Checker) -> None:
             id="the same for ever",
         ),
         pytest.param(
+            GivesUpInTime(limits(give_up_after=2)),
+            [*ran(1, 0, step=5), *ran(2, 1, step=5), *ran(3, 2, step=4), opened(4, 3)],
+            "round 4 follows 2 that came no further",
+            id="no further for ever",
+        ),
+        pytest.param(
             ExclusionIsKept(limits()),
             [here("a.1", excluded="why"), here("b.1"), 30.0, settled(1), began("a.1", 1)],
             "a.1 has been excluded for 30.0 s",
@@ -286,6 +310,11 @@ def test_a_checker_complains(checker: Checker, story: Story, sentence: str) -> N
             BudgetIsNotOverdrawn(limits(refill_on_progress=True)),
             [*ran(1, 0, step=5), *ran(2, 1), *ran(3, 2, step=6), *ran(4, 3), opened(5, 4)],
             id="further than ever",
+        ),
+        pytest.param(
+            BudgetIsNotOverdrawn(limits(refill_on_progress=True)),
+            [*ran(1, 0, step=1), *ran(2, 1, step=1), *ran(3, 2), used_up("all 2 restarts are used")],
+            id="used up since it came further",
         ),
         pytest.param(
             BudgetIsNotOverdrawn(limits()),

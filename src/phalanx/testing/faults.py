@@ -106,12 +106,13 @@ class Faults:
             return
         worker, rng = self._rng.choice(healthy), self._rng
         kind = rng.choice(("exception", "exit", "signal"))
-        if kind == "exception":
+        if kind == "exception" and self._scenario.same_exit_code is None:
             self._world.workload.tell_fault("worker fails", worker)
             message = f"ValueError: bad batch {rng.randrange(100)}"
             worker.fail(1, message=message, exit_after_s=rng.uniform(0.0, 3.0))
         else:
             code = rng.randint(2, 99) if kind == "exit" else -rng.choice((6, 9, 11))
+            code = self._scenario.same_exit_code or code
             self._world.workload.tell_fault("worker fails", worker, exit_code=code)
             worker.fail(code)
 

@@ -39,7 +39,7 @@ from phalanx.rendezvous.events import (
 )
 from phalanx.rendezvous.round import Round
 from phalanx.testing.loop import HAIR_S, NodeLoop
-from phalanx.testing.nodes import Keeper, Node, Process
+from phalanx.testing.nodes import Keeper, Node
 from phalanx.testing.singles import SimulatedSingles
 from phalanx.testing.timeline import Entry
 from phalanx.testing.trace import Fault, Line, Trace
@@ -94,7 +94,7 @@ class SimulatedProcesses:
             CollectEvidence: self._collect_evidence,
             Fence: self._set_fence,
             HoldPort: self._hold_port,
-            NameStuck: lambda _: self.say_stuck(node.of_job(agent)),
+            NameStuck: self._name_stuck,
             PassOn: _nothing,
             ReleasePort: _nothing,
             Say: lambda command: self.say(command.text),
@@ -168,9 +168,8 @@ class SimulatedProcesses:
         if self.is_empty:
             self._driver.post(TreeEmptied())
 
-    def say_stuck(self, processes: list[Process]) -> None:
-        """Name those who did not end."""
-        for process in processes:
+    def _name_stuck(self, command: NameStuck) -> None:
+        for process in self._node.of_job(self._agent):
             self.say(f"process {process.pid} was killed and the kernel does not let it go")
 
     def _set_fence(self, command: Fence) -> None:

@@ -6,6 +6,7 @@ that came late, may see it otherwise, they ask for no more than holds in every c
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from phalanx.agent.restarts.policy import SHORT_ROUND_S, TRIES_OF_HOPELESS
@@ -19,6 +20,7 @@ from phalanx.testing.trace import (
     Observation,
     ReportWritten,
     RoundWritten,
+    VerdictWritten,
     WorkerStarted,
 )
 
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 HAIR_S = 0.001
+USED_UP = re.compile(r"restarts?( of the last .*)? (is|are) used")
 LEAST_JITTER = 0.5  # of a backoff
 
 
@@ -48,7 +51,9 @@ class Opening(Struct, kw_only=True):
     faults: tuple[Fault, ...]
     """Of its own workers."""
     has_moved: bool
-    """It came further than any before in this store."""
+    """It came further than any before in this store, or survivors know better."""
+    has_surely_moved: bool
+    """It came further than any before in any store."""
 
 
 class OpeningChecker(Checker):
@@ -64,6 +69,9 @@ class OpeningChecker(Checker):
         self._faults: dict[int, list[Fault]] = {}
         self._steps: dict[int, int] = {}
         self._furthest: int | None = None
+        self.furthest_ever = -1
+        self.number = 0
+        """Of the last round in the store."""
         self._known: dict[str, int] = {}  # restarts that registered nodes have seen
 
     def see(self, at: float, seen: Observation) -> None:
@@ -83,6 +91,7 @@ class OpeningChecker(Checker):
 
     def _take(self, at: float, incarnation: int, record: RoundRecord) -> None:
         before, self._record = self._record, record
+        self.number = record.number
         if incarnation != self._incarnation:
             self._incarnation = incarnation
             self._faults.clear()
@@ -101,11 +110,21 @@ class OpeningChecker(Checker):
             else:
                 self.opens(self._opening(at, before, record))
 
+    def numbers_before(self, number: int) -> list[int]:
+        """Of the rounds in this store of which reports are known, before that one."""
+        return [one for one in self._steps if one < number]
+
+    def step_of(self, number: int) -> int:
+        """The furthest that a round has come; -1: nobody has told."""
+        return self._steps.get(number, -1)
+
     def _opening(self, at: float, before: RoundRecord, record: RoundRecord) -> Opening:
-        step = self._steps.get(before.number, -1)
+        step = self.step_of(before.number)
         has_moved = step >= 0 and (self._furthest is None or step > self._furthest)
+        has_surely_moved = step > self.furthest_ever
         if has_moved:
             self._furthest = step
+        self.furthest_ever = max(step, self.furthest_ever)
         ran_s = 0.0 if self._settled_at is None else at - self._settled_at
         self._settled_at = None
         return Opening(
@@ -116,6 +135,7 @@ class OpeningChecker(Checker):
             ran_s=ran_s,
             faults=tuple(self._faults.get(before.number, ())),
             has_moved=has_moved,
+            has_surely_moved=has_surely_moved,
         )
 
     def begins(self, at: float, record: RoundRecord) -> None:
@@ -162,15 +182,33 @@ class ChargesAreDue(OpeningChecker):
 
 
 class BudgetIsNotOverdrawn(OpeningChecker):
-    """No more restarts are charged than the policy allows: in its window, and since it may have been refilled last."""
+    """No more restarts are charged than the policy allows: in its window, and since it may have been refilled last.
+
+    A job that ends because all are used has used them, at least, since it came further than ever before.
+    """
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
         self._charged_at: list[float] = []
+        self._used: int | None = 0  # at most so many since a refill by progress; None: survivors know more
         self._healthy_s = 0.0
+
+    def see(self, at: float, seen: Observation) -> None:
+        """Look at the end, too."""
+        super().see(at, seen)
+        if (
+            isinstance(seen, VerdictWritten)
+            and USED_UP.search(seen.verdict.reason)
+            and self._used is not None
+        ):
+            has_moved = self.step_of(self.number) > self.furthest_ever
+            used = 0 if self.policy.refill_on_progress and has_moved else self._used
+            if used < self.policy.max_restarts:
+                raise Violation(f"the job ended after {used} restarts: {seen.verdict.reason}")
 
     def begins(self, at: float, record: RoundRecord) -> None:
         """What those who remember have spent cannot be seen here: the plain count holds on."""
+        self._used = record.restart_count if record.restart_count == 0 else None
         self._charged_at = []
         self._healthy_s = 0.0
         self._look_at_count(record)
@@ -182,6 +220,10 @@ class BudgetIsNotOverdrawn(OpeningChecker):
         by_time = policy.refill_after_s is not None and self._healthy_s >= policy.refill_after_s
         if by_time or (policy.refill_on_progress and opening.has_moved):
             self._charged_at.clear()
+        if policy.refill_on_progress and opening.has_surely_moved:
+            self._used = 0
+        if self._used is not None:
+            self._used += opening.charged
         for _ in range(opening.charged):
             self._charge(opening)
 
@@ -264,16 +306,18 @@ class BackoffIsKept(OpeningChecker):
 
 
 class GivesUpInTime(OpeningChecker):
-    """What cannot heal is tried twice in a row at most; codes that end the job end it; so does the same for ever."""
+    """What cannot heal is tried twice in a row at most; codes that end the job end it; so does the same for ever, and
+    what comes no further in a job that tells of progress.
+    """
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
         self._hopeless = 0
-        self._same: tuple[int | None, int] = (
-            None,
-            0,
-        )  # exit code, and how many rounds in a row ended with it
+        # The exit code, and how many rounds in a row ended with it
+        self._same: tuple[int | None, int] = (None, 0)
         self._tells_of_progress = False
+        # Charged rounds in a row without progress, once the job has told of it in this store
+        self._still = 0
 
     def see(self, at: float, seen: Observation) -> None:
         """Look for progress, too."""
@@ -283,20 +327,28 @@ class GivesUpInTime(OpeningChecker):
 
     def begins(self, at: float, record: RoundRecord) -> None:
         """Rounds in a row begin anew."""
-        self._hopeless = 0
+        self._hopeless = self._still = 0
         self._same = (None, 0)
 
     def opens(self, opening: Opening) -> None:
         """Look at what was tried again."""
         if opening.has_moved:
-            self._hopeless = 0
+            self._hopeless = self._still = 0
             self._same = (None, 0)
         if not opening.charged or not opening.faults or self.limits.is_by_worker:
             return
+        self._look_at_progress(opening)
         self._look_at_hope(opening)
         codes = {None if one.exit_code is None else exit_status(one.exit_code) for one in opening.faults}
         self._look_at_codes(opening, codes)
         self._look_at_sameness(opening, codes)
+
+    def _look_at_progress(self, opening: Opening) -> None:
+        has_told = any(self.step_of(number) >= 0 for number in self.numbers_before(opening.ended))
+        self._still += has_told and not opening.has_moved
+        limit = self.policy.give_up_after
+        if limit is not None and self._still >= limit:
+            raise Violation(f"round {opening.record.number} follows {self._still} that came no further")
 
     def _look_at_hope(self, opening: Opening) -> None:
         self._hopeless = self._hopeless + 1 if all(one.is_hopeless for one in opening.faults) else 0

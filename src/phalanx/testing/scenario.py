@@ -65,6 +65,8 @@ class Scenario(Struct, kw_only=True):
     calm_until_s: float = 560.0
     """After the faults, and after progress was seen, nothing happens until then: no new round either."""
     fault_every_s: float = 25.0
+    same_exit_code: int | None = None
+    """With which workers fail whenever it is their own fault; None: in one way or another."""
     is_stopped: bool = False
     """It does not come to its normal end: every agent is sent SIGINT at once, as by a Ctrl-C that reaches all."""
     stops_all: bool = False
@@ -120,6 +122,7 @@ class Scenario(Struct, kw_only=True):
         rng = Random(f"scenario {seed}")
         is_by_worker = rng.random() < 0.15
         step_s = rng.choice((None, 2.0, 20.0))
+        restarts = _drawn_policy(rng)
         growths = (
             Growth.NOW,
             Growth.NOW,
@@ -134,7 +137,7 @@ class Scenario(Struct, kw_only=True):
             first_nodes=rng.randint(min_nodes, nodes),
             min_nodes=min_nodes,
             max_nodes=rng.randint(min_nodes, nodes),
-            restarts=_drawn_policy(rng),
+            restarts=restarts,
             exclude_for_s=rng.choice((5.0, 20.0, 60.0)),
             ttl_s=rng.choice((6.0, 15.0, 15.0, 30.0)),
             last_call_s=rng.choice((1.0, 8.0, 30.0)),
@@ -143,6 +146,7 @@ class Scenario(Struct, kw_only=True):
             growth=rng.choice(growths),
             faults=tuple(kinds.items()) if any(kinds.values()) else tuple(FAULTS.items()),
             fault_every_s=rng.choice((10.0, 25.0, 60.0)),
+            same_exit_code=rng.choice((None, 7) if restarts.give_up_after else (None, None, None, 7)),
             is_stopped=rng.random() < 0.2,
             stops_all=rng.random() < 0.15,
             is_by_worker=is_by_worker,

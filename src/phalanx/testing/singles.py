@@ -12,7 +12,6 @@ from phalanx.agent.single.life import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,
-    NameStuckIn,
     SignalBranch,
     StartWorker,
     WorkerExamined,
@@ -37,7 +36,6 @@ class SimulatedSingles:
         self._watched: set[int] = set()
         self.perform: dict[type, Callable[[Any], None]] = {
             ExamineWorker: self._examine,
-            NameStuckIn: lambda command: processes.say_stuck(self._branch(command.local_rank)),
             SignalBranch: self._signal,
             StartWorker: self._start,
         }
