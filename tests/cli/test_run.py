@@ -299,13 +299,21 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
         (
             ["--restart-refill", "never,1h"],
             {},
-            "--restart-refill: 'never' is neither never, nor progress, nor a time",
+            "--restart-refill: 'never' is not progress, nor a time such as 1h; or write never",
         ),
         (
             ["--restart-backoff", "5:1"],
             {},
             "--restart-backoff: '5:1': the longest wait is shorter than the first one",
         ),
+        (["--restart-refill", "1h,2h"], {}, "--restart-refill: '1h,2h' has two times; write one"),
+        (["--restart-on", ","], {}, "--restart-on: ',' names no exit code"),
+        (
+            ["--signals-to-handle", "FOO"],
+            {},
+            "--signals-to-handle: this system has no signal 'FOO', and no other",
+        ),
+        (["--warn-signal", "SIGTERM"], {}, "--warn-signal: SIGTERM stops the job, so it warns nobody"),
         (["--restart-on", "0"], {}, "--restart-on: '0' is no exit code of a failure; those are 1 to 255"),
         (["--no-restart-on", "7-3"], {}, "--no-restart-on: '7-3' is no exit code of a failure"),
         (

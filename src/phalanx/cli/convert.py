@@ -132,11 +132,13 @@ def refill(raw: str) -> tuple[float | None, bool]:
         if word == "progress":
             on_progress = True
         elif word != "never" or len(words) > 1:
+            if after_s is not None:
+                raise ValueError(f"{raw[:40]!r} has two times; write one")
             try:
                 after_s = span(word)
             except ValueError:
                 raise ValueError(
-                    f"{word[:40]!r} is neither never, nor progress, nor a time such as 1h"
+                    f"{word[:40]!r} is not progress, nor a time such as 1h; or write never"
                 ) from None
     return after_s, on_progress
 
@@ -166,6 +168,8 @@ def exit_codes(raw: str) -> tuple[int, ...]:
             raise ValueError(
                 f"{word[:40]!r} is no exit code; write numbers, 64-78, or SIGKILL, with commas between"
             )
+    if raw and not found:
+        raise ValueError(f"{raw[:40]!r} names no exit code; write numbers, 64-78, or SIGKILL")
     return tuple(found)
 
 

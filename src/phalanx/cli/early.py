@@ -12,12 +12,19 @@ import signal
 
 __all__ = ["end_by_stop_signals"]
 
+WARNING = (signal.SIGUSR1, signal.SIGUSR2)  # no worker is there yet that could be warned
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _ACTIONS_OF_PYTHON = (signal.SIG_DFL, signal.default_int_handler)
 
 
 def end_by_stop_signals() -> None:
-    """From now on a stop signal ends this process with one line and 128+N; one that is ignored stays so."""
+    """From now on a stop signal ends this process with one line and 128+N; one that is ignored stays so.
+
+    A warning signal ends nothing, as later: Slurm sends them whatever a launcher is just doing.
+    """
+    for number in WARNING:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.SIG_IGN)
     for number in STOPPING:
         if signal.getsignal(number) in _ACTIONS_OF_PYTHON:
             signal.signal(number, _end)

@@ -85,7 +85,7 @@ def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, An
         warn(f"{name} has no effect: this version records no events yet")
     _check_nodes(values, origins)
     master_addr, master_port = _master(values, origins)
-    warn_signal, warn_before_s = _warning(values)
+    warn_signal, warn_before_s = _warning(values, origins, stop_signals)
     fields = {
         **{name: values[name] for name in _AS_GIVEN},
         "nproc": values["nproc_per_node"],
@@ -308,11 +308,18 @@ def _restarts(
     )
 
 
-def _warning(values: Mapping[str, Any]) -> tuple[int | None, float]:
+def _warning(
+    values: Mapping[str, Any], origins: Mapping[str, str], stop_signals: Collection[int]
+) -> tuple[int | None, float]:
     """Return the signal that goes ahead of a stop, and how long ahead; one of both is enough to have it."""
     number, before_s = values["warn_signal"], values["warn_before"]
     if number is None and before_s is None:
         return None, 0.0
+    if number in stop_signals:
+        name = signal.Signals(number).name
+        raise UsageError(
+            f"{origins['warn_signal']}: {name} stops the job, so it warns nobody; choose another"
+        )
     return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
 
 
@@ -325,10 +332,18 @@ def _signals(
     further, unknown_further = values["pass_signals"] or ((), ())
     if unknown_further:
         raise UsageError(f"{passed}: this system has no signal {unknown_further[0]!r}")
+    if unknown and not listed:
+        raise UsageError(
+            f"{stop}: this system has no signal {unknown[0]!r}, and no other one would stop the job"
+        )
     if unknown:  # torchrun goes on without them, so a job that ran there runs here
         warn(f"{stop}: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
     both = [one.name for one in listed if one in further]
     if both and stop_is_given:
         raise UsageError(f"{both[0]} is in {stop} and in {passed}; it cannot do both")
+    if both:
+        warn(
+            f"{passed}: {', '.join(both)} will not stop the job but reach the workers, which is what was asked for"
+        )
     all_passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
     return tuple(int(one) for one in listed if one not in all_passed), tuple(map(int, all_passed))

@@ -25,7 +25,7 @@ ROWS: tuple[Option, ...] = (
         read=convert.span,
         torchrun=False,
         group=RESTART,
-        help="count only the restarts of the last TIME, such as 1h: --max-restarts in any hour",
+        help="count only the restarts of the last TIME, such as 1h: --max-restarts (32 at most) in any hour",
     ),
     Option(
         name="restart-refill",
