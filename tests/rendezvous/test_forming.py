@@ -141,7 +141,7 @@ def test_who_waits_is_told_who_is_here_who_is_lost_and_when_it_ends() -> None:
     fleet.run(60)
     for name in ("a", "b"):
         (line,) = [one for one in fleet[name].said if one.startswith("waiting")]
-        assert line == "waiting: 2 of 3 nodes are ready (a, b); lost: c; 1 more needed; gives up in 295 s"
+        assert line == "waiting: 2 of 3 nodes are ready (a, b); gone: c; 1 more needed; gives up in 295 s"
 
 
 def test_waiting_lines_are_rare_although_nodes_arrive_all_the_time() -> None:

@@ -47,9 +47,9 @@ def who_is_here(
     wanted = f"{low}" if low == high else f"{low} to {high}"
     here = [view.here[node_id].node.host for node_id in ready]
     text = f"{len(ready)} of {wanted} nodes are ready ({listed(here) or 'none'})"
-    lost = [one.host for one in view.members if one.node_id not in ready and view.is_lost(one)]
-    if lost:
-        text += f"; lost: {listed(lost)}"
+    gone = [one.host for one in view.members if one.node_id not in ready and view.is_lost(one)]
+    if gone:
+        text += f"; gone: {listed(gone)}"
     excluded = view.excluded(low)
     if excluded:
         text += f"; excluded: {listed(view.here[one].node.host for one in excluded)}"
