@@ -141,7 +141,9 @@ def test_a_stop_signal_ends_an_agent_whose_handler_waits(agents: list[Agent], tm
 def test_workers_cannot_be_restarted_one_by_one_and_that_is_one_sentence(
     tmp_path: Path, agents: list[Agent]
 ) -> None:
-    agent = start(agents, tmp_path, "ends", "--nnodes", "1:2", "--restart-scope", "worker")
+    agent = start(
+        agents, tmp_path, "ends", "--nnodes", "1:2", "--restart-scope", "worker", "--max-restarts", "1"
+    )
     assert agent.ended() == 2
     (line,) = [line for line in agent.lines if line]
     assert (
