@@ -122,13 +122,12 @@ def test_the_first_process_of_a_container_reaps_the_zombies_of_strangers_and_tou
         "bash",
         "-c",
     )
-    orphans = "for i in 1 2 3; do bash -c 'read < orphans' & done; sleep 1000 & exit 0"
-    os.mkfifo(job.folder / "orphans")
-    subprocess.run([*enter, orphans], check=True, timeout=LIMIT_S, cwd=job.folder)
-    _until(lambda: len(children(launcher, "bash")) == 3)
-    with open(job.folder / "orphans", "w") as pipe:
-        pipe.write("end\nend\nend\n")
-    _until(lambda: not children(launcher, "bash"))
+    orphans = "for i in 1 2 3 4; do sleep 1000 & done; exit 0"
+    subprocess.run([*enter, orphans], check=True, timeout=LIMIT_S)
+    _until(lambda: len(children(launcher, "sleep")) == 4)
+    for pid in children(launcher, "sleep")[:3]:
+        os.kill(pid, signal.SIGKILL)
+    _until(lambda: len(children(launcher, "sleep")) == 1)
 
     (job.folder / "go-0").touch()
 
