@@ -10,7 +10,6 @@ from tests.rendezvous.fleet import Agent, Fleet
 from phalanx.agent.single.life import (
     BranchEmptied,
     ExamineWorker,
-    NameStuckIn,
     SignalBranch,
     StartWorker,
     WorkerExamined,
@@ -36,7 +35,6 @@ class SinglyNode(Agent):
         self.cannot_start: set[int] = set()
         perform: dict[type, Callable[[Any], object]] = {
             SignalBranch: self._signal_branch,
-            NameStuckIn: lambda _: None,
             ExamineWorker: self._examine,
             StartWorker: self._start_again,
         }

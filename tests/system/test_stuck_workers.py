@@ -41,6 +41,20 @@ CHILD = """
 """
 
 
+SINGLE = """
+    import os, subprocess, sys, time
+    from telling import stay, tell
+
+    child = subprocess.Popen(["sleep", "1000"])
+    tell("ready", child=child.pid)
+    if os.environ["RANK"] != "1":
+        stay()
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+    sys.exit(7)
+"""
+
+
 def go(job: Job) -> None:
     (job.folder / "go").touch()
 
@@ -67,6 +81,27 @@ def test_after_a_failure_nothing_is_started_beside_a_stuck_worker_and_the_failur
     assert is_named(job, pids[0])
     assert b"gives up its place" in job.stderr
     assert {event.restart for event in job.events} == {0}
+    freezer.thaw()
+    job.wait_nobody()
+
+
+def test_a_single_worker_is_not_started_again_beside_a_stuck_child_of_its_own(
+    launch: Launch, script: Script, freezer: Freezer
+) -> None:
+    scope = ("--restart-scope", "worker", "--max-restarts", 3, "--shutdown-timeout", 1)
+    job = launch("--standalone", "--nproc-per-node", 3, *scope, script(SINGLE))
+    ready = {event.rank: event for event in job.told("ready", 3)}
+    freezer.freeze(ready[1]["child"])
+
+    go(job)
+
+    assert job.wait() == 7
+    assert len(job.told("ready")) == 3, "nobody is started beside it"
+    assert (
+        b"rank 1 failed and left something that cannot be killed: asked 2 workers to stop, 1 s" in job.stderr
+    )
+    assert is_named(job, ready[1]["child"])
+    assert b"gives up its place" in job.stderr
     freezer.thaw()
     job.wait_nobody()
 

@@ -159,7 +159,7 @@ class GroupMachine(Machine[GroupState]):
         self.nproc = nproc
         self.grace_s = grace_s
         self._straggler_s = straggler_s
-        self._stragglers: set[int] = set()
+        self.stragglers: set[int] = set()
         self.round: Round | None = None
         self.pids: dict[int, int] = {}
         self._codes: dict[int, tuple[int, float]] = {}
@@ -175,6 +175,11 @@ class GroupMachine(Machine[GroupState]):
         return set(self.pids) - set(self._codes)
 
     @property
+    def running(self) -> set[int]:
+        """Those of them that would hear of a stop."""
+        return self.live
+
+    @property
     def was_stopped(self) -> bool:
         """Some worker was asked to stop while it ran."""
         return bool(self._stopped_at)
@@ -184,7 +189,7 @@ class GroupMachine(Machine[GroupState]):
         """Global ranks of those that were asked to stop, but for stragglers, who have failed by that."""
         if self.round is None:
             return []
-        return [self.round.rank(one) for one in self._stopped_at if one not in self._stragglers]
+        return [self.round.rank(one) for one in self._stopped_at if one not in self.stragglers]
 
     @property
     def is_stuck(self) -> bool:
@@ -210,7 +215,7 @@ class GroupMachine(Machine[GroupState]):
                 self._not_started.reason
                 if self._not_started is not None and self._not_started.local_rank == local_rank
                 else "",
-                local_rank in self._stragglers,
+                local_rank in self.stragglers,
             )
             for local_rank, (code, at) in sorted(codes.items())
         ]
@@ -259,7 +264,7 @@ class GroupMachine(Machine[GroupState]):
         return self._stop_stragglers(event, now)
 
     def _stop_stragglers(self, event: object, now: float) -> list[Any]:
-        self._stragglers = set(self.live)
+        self.stragglers = set(self.live)
         # The leader of the job may know of a limit that this agent was not given.
         late = "long" if self._straggler_s is None else f"{self._straggler_s:g} s"
         told = Say(

@@ -138,7 +138,7 @@ class AgentMachine(Machine[AgentState]):
     def _ask_group(self, event: object, now: float) -> list[Any]:
         was = self.group.state
         commands = self.group.step(event, now)
-        if failed := failure_seen(event, was, self.group.state):
+        if failed := failure_seen(event, was, self.group):
             commands += self._tell(failed, now)
         if self.group.state is GroupState.ENDED and self.state in (AgentState.RUNNING, AgentState.LEAVING):
             self.state = AgentState.COLLECTING
@@ -166,7 +166,7 @@ class AgentMachine(Machine[AgentState]):
     def _leave(self, event: StopAsked, now: float) -> list[Any]:
         self.state = AgentState.LEAVING
         request = warned(event, self._graces)
-        told = Say(sentences.asked(request, self._nproc, is_stopping=self.group.state is GroupState.STOPPING))
+        told = Say(sentences.asked(request, self.group))
         return [told, *self._tell(self._leaving.note(event, now), now), *self._ask_group(request, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
@@ -269,7 +269,7 @@ class AgentMachine(Machine[AgentState]):
     def _stop_workers(self, reason: str, request: StopAsked, now: float) -> list[Any]:
         if self.group.state is GroupState.STOPPING:
             return self._ask_group(request, now)  # only a shorter time is news
-        told = Say(sentences.stopped_for(reason, self._nproc, request))
+        told = Say(sentences.stopped_for(reason, self.group, request))
         return [told, *self._ask_group(request, now)]
 
     def _decided(self, notice: events.JobDecided, now: float) -> list[Any]:
@@ -305,7 +305,7 @@ class AgentMachine(Machine[AgentState]):
         if self.state is not AgentState.RUNNING:
             return []
         request = request_by(verdict, self._graces)
-        return self._stop_workers(verdict.reason or "the job is over", request, now)
+        return self._stop_workers(sentences.over(verdict), request, now)
 
     # Parts of arrows
 

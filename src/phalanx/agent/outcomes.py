@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from phalanx.agent.group import DeadlinePassed, GroupState, SpawnFailed, WorkersExited
+from phalanx.agent.group import DeadlinePassed, GroupMachine, GroupState, SpawnFailed, WorkersExited
 from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.verdict.stored import failures_text
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
@@ -14,12 +14,13 @@ from phalanx.rendezvous.stored import Outcome, Report
 __all__ = ["failure_seen", "place_given_up", "report_of"]
 
 
-def failure_seen(event: object, was: GroupState, group: GroupState) -> WorkerFailed | None:
+def failure_seen(event: object, was: GroupState, group: GroupMachine) -> WorkerFailed | None:
     """What the others are to hear before all of this node's workers have ended: by this event some of them failed."""
     if was not in (GroupState.STARTING, GroupState.RUNNING):
         return None  # they are being stopped, and their ends are no news
     if isinstance(event, DeadlinePassed):
-        return WorkerFailed(is_straggler=True) if group is GroupState.STOPPING else None
+        is_news = group.state is GroupState.STOPPING
+        return WorkerFailed(is_straggler=bool(group.stragglers)) if is_news else None
     is_failure = isinstance(event, SpawnFailed) or (
         isinstance(event, WorkersExited) and any(code != 0 for code in event.codes.values())
     )

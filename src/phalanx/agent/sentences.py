@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from signal import Signals
 
-from phalanx.agent.group import StopAsked
+from phalanx.agent.group import GroupMachine, GroupState, StopAsked
+from phalanx.agent.restarts.policy import describe
+from phalanx.agent.verdict.verdict import Verdict
 from phalanx.rendezvous.round import Round
 
-__all__ = ["BARRIER_PASSED", "PLACE_GIVEN_UP", "asked", "asked_early", "formed", "one_line", "stopped_for"]
+__all__ = [
+    "BARRIER_PASSED",
+    "PLACE_GIVEN_UP",
+    "asked",
+    "asked_early",
+    "formed",
+    "one_line",
+    "over",
+    "stopped_for",
+]
 
 BARRIER_PASSED = (
     "this node's workers have succeeded; it waits for the others no longer (--exit-barrier-timeout)"
@@ -30,17 +41,23 @@ def formed(settled: Round) -> list[str]:
     return [f"{reason}; starting {many} anew" if reason else f"starting {many} anew"]
 
 
-def stopped_for(reason: str, nproc: int, event: StopAsked) -> str:
-    """The workers are stopped for something that is not theirs."""
-    return f"{reason}: {_asked_whom(nproc, event)}"
+def stopped_for(reason: str, group: GroupMachine, event: StopAsked) -> str:
+    """The workers are about to be stopped for something that is not theirs."""
+    return f"{reason}: {_asked_whom(group, event)}"
 
 
-def asked(event: StopAsked, nproc: int, *, is_stopping: bool) -> str:
+def over(verdict: Verdict) -> str:
+    """Why workers that run are stopped when the job is over."""
+    what = "" if verdict.cause is None else one_line(describe(verdict.cause))
+    return "; ".join(filter(None, (what, verdict.reason))) or "the job is over"
+
+
+def asked(event: StopAsked, group: GroupMachine) -> str:
     """Somebody has sent a stop signal."""
     name = Signals(event.signal).name
-    if is_stopping:
+    if group.state is GroupState.STOPPING:
         return f"{name}: the workers are being stopped already; again to end them at once"
-    return f"{name}: {_asked_whom(nproc, event)}; again to end at once"
+    return f"{name}: {_asked_whom(group, event)}; again to end at once"
 
 
 def asked_early(event: StopAsked) -> str:
@@ -48,16 +65,16 @@ def asked_early(event: StopAsked) -> str:
     return f"{Signals(event.signal).name}: no workers run here now, so this node ends at once"
 
 
-def _asked_whom(nproc: int, event: StopAsked) -> str:
+def _asked_whom(group: GroupMachine, event: StopAsked) -> str:
+    count = group.nproc if group.state is GroupState.STARTING else len(group.running)
+    if not count:
+        return "no worker runs here now"
+    whom = f"{count} workers" if count > 1 else "the worker" if group.nproc == 1 else "1 worker"
     if event.warn_signal is None or not event.warn_s:
-        return f"asked {_many(nproc)} to stop, {event.grace_s:g} s of grace"
-    warning = f"{Signals(event.warn_signal).name} to {_many(nproc)}, {event.warn_s:g} s to end by "
-    their = "themselves" if nproc > 1 else "itself"
+        return f"asked {whom} to stop, {event.grace_s:g} s of grace"
+    warning = f"{Signals(event.warn_signal).name} to {whom}, {event.warn_s:g} s to end by "
+    their = "themselves" if count > 1 else "itself"
     return f"{warning}{their}, then {Signals(event.signal).name} and {event.grace_s:g} s of grace"
-
-
-def _many(nproc: int) -> str:
-    return f"{nproc} workers" if nproc > 1 else "the worker"
 
 
 def one_line(text: str, width: int = 200) -> str:

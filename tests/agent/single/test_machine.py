@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -47,7 +48,6 @@ from phalanx.agent.single.life import (
     Life,
     LifeFailed,
     LifeState,
-    NameStuckIn,
     OfWorker,
     SignalBranch,
     StartWorker,
@@ -60,7 +60,7 @@ from phalanx.agent.single.machine import SinglyAgent, SinglyGroup
 from phalanx.agent.verdict.stored import failures_from
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.machine import UnlistedEvent, Void
-from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
+from phalanx.multiprocessing.machine import TREE_KILL_S, NameStuck, SignalTree, SignalWorkers
 from phalanx.rendezvous import events
 from phalanx.rendezvous.stored import Outcome
 
@@ -77,6 +77,7 @@ def life_in(state: LifeState) -> Life:
     ways: dict[LifeState, list[object]] = {
         LifeState.RUNNING: [],
         LifeState.SWEEPING: [LifeFailed(END)],
+        LifeState.STUCK: [LifeFailed(END)],
         LifeState.EXAMINING: swept,
         LifeState.WAITING: examined,
         LifeState.DELAYED: [*examined, WorkerGranted(1, 2, "", 9.0)],
@@ -84,6 +85,9 @@ def life_in(state: LifeState) -> Life:
     }
     for event in ways[state]:
         life.step(event, 0)
+    if state is LifeState.STUCK:
+        life.step(DeadlinePassed(), 0.5)
+        life.step(DeadlinePassed(), 5.5)
     assert life.state is state
     return life
 
@@ -127,13 +131,14 @@ def test_each_pair_of_a_life_is_an_arrow_a_reasoned_void_or_refused(state: LifeS
         assert (commands, life.state) == ([], state)
 
 
-def test_what_a_worker_left_gets_term_then_kill_and_is_named_when_it_stays() -> None:
+def test_what_a_worker_left_gets_term_then_kill_and_is_given_up_when_it_stays() -> None:
     life = Life(1, a_round(1), 0)
     assert life.step(LifeFailed(END), 5) == [SignalBranch(1, TERM)]
     assert life.deadline == 5.5
     assert life.step(BranchRemains(1), 5.2) == [SignalBranch(1, TERM)], "for those who were born meanwhile"
     assert life.step(DeadlinePassed(), 5.5) == [SignalBranch(1, 9)]
-    assert life.step(DeadlinePassed(), 10.5) == [NameStuckIn(1), ExamineWorker(END)]
+    assert life.step(DeadlinePassed(), 10.5) == []
+    assert life.state is LifeState.STUCK, "and is not examined: no life may follow"
 
 
 def test_a_life_is_as_long_as_it_ran() -> None:
@@ -339,6 +344,83 @@ def test_a_worker_that_asks_to_be_excluded_by_its_exit_code_says_so_first() -> N
     assert kinds.index(events.NodeExcluded) < kinds.index(events.FailedAlone)
 
 
+# What nobody can kill
+
+
+def three() -> tuple[SinglyAgent, Others]:
+    others = Others()
+    restarts = RestartPolicy(max_restarts=9)
+    machine = SinglyAgent(3, membership=others, restarts=restarts, graces=Graces.alike(30))
+    machine.step(JobBegan(), 0)
+    machine.step(Noticed((events.RoundFormed(a_round(1, nproc=3)),)), 0)
+    machine.step(WorkersSpawned({0: 100, 1: 101, 2: 102}), 0)
+    return machine, others
+
+
+def stuck() -> tuple[SinglyAgent, Others, list[Any]]:
+    machine, others = three()
+    machine.step(WorkersExited({1: 3}), 5)
+    assert machine.step(DeadlinePassed(), 5.5) == [SignalBranch(1, 9)]
+    return machine, others, machine.step(DeadlinePassed(), 10.5)
+
+
+def test_what_nobody_can_kill_stops_all_and_the_node_gives_up_its_place() -> None:
+    machine, others, commands = stuck()
+    reason = "rank 1 failed and left something that cannot be killed"
+    assert only(commands, Say) == Say(f"{reason}: asked 2 workers to stop, 30 s of grace")
+    assert only(commands, SignalWorkers) == SignalWorkers(TERM)
+    assert others.told(events.WorkerFailed) == [events.WorkerFailed()], "no straggler"
+    machine.step(WorkersExited({0: -TERM, 2: -TERM}), 11)
+    machine.step(DeadlinePassed(), 11.5)
+    commands = machine.step(DeadlinePassed(), 16.5)
+    assert NameStuck() in commands
+    collect = only(commands, CollectEvidence)
+    assert [(one.local_rank, one.is_void, one.stopped_at) for one in collect.exits] == [
+        (0, False, 10.5),
+        (1, False, None),
+        (2, False, 10.5),
+    ]
+    machine.step(EvidenceCollected(failures_of(collect)), 17)
+    assert others.told(events.LeaveAsked)
+    assert machine.verdict is not None
+    assert machine.verdict.exit_code == 3
+    (gone,) = others.told(events.WorkersGone)
+    assert [one.rank for one in failures_from(gone.report.evidence) if not one.is_collateral] == [1]
+    assert not others.told(events.FailedAlone)
+
+
+def test_what_ends_after_all_while_the_others_are_stopped_is_a_failure_of_the_round() -> None:
+    machine, others, _ = stuck()
+    machine.step(WorkersExited({0: -TERM, 2: -TERM}), 11)
+    outcome, failures = report_of(machine, others, 12)
+    assert outcome is Outcome.FAILED
+    assert [one.rank for one in failures if not one.is_collateral] == [1]
+    assert not others.told(events.LeaveAsked), "nothing is left, and the node may run the next round"
+
+
+def test_nobody_is_started_in_the_very_moment_in_which_another_ones_rest_is_given_up() -> None:
+    machine, _ = three()
+    machine.step(WorkersExited({1: 3}), 5)
+    fail(machine, 0, 5)
+    machine.step(Noticed((events.StartAgain(0, 1, "r", 5.5),)), 5)
+    machine.step(DeadlinePassed(), 5.5)
+    assert machine.deadline == 10.5
+    commands = machine.step(DeadlinePassed(), 10.5)
+    assert not [one for one in commands if isinstance(one, StartWorker)]
+    assert only(commands, Say).text.endswith("asked 1 worker to stop, 30 s of grace")
+    assert [(one.local_rank, one.is_void) for one in machine.group.exits()] == [(0, True), (1, False)]
+
+
+def test_nobody_runs_beside_what_is_stuck() -> None:
+    machine, _ = agent(2)
+    machine.step(WorkersExited({1: 3}), 5)
+    fail(machine, 0, 5)
+    machine.step(DeadlinePassed(), 5.5)
+    commands = machine.step(DeadlinePassed(), 10.5)
+    assert only(commands, Say).text.endswith("cannot be killed: no worker runs here now")
+    assert only(commands, SignalTree) == SignalTree(TERM)
+
+
 # Every pair of the group
 
 
@@ -377,6 +459,19 @@ def test_each_pair_of_the_group_is_listed_or_impossible(state: GroupState, event
     group.check()
 
 
+@pytest.mark.parametrize("event", OF_WORKER, ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("state", list(AgentState), ids=str)
+def test_each_pair_of_the_agent_is_listed_or_impossible(state: AgentState, event: OfWorker) -> None:
+    entry = SinglyAgent.table[OfWorker].get(state)
+    if state is AgentState.NEW:
+        assert entry is None, "no worker is there before the first round, and nobody can tell of one"
+    elif state in (AgentState.RUNNING, AgentState.LEAVING):
+        assert not isinstance(entry, Void)
+    else:
+        assert isinstance(entry, Void)
+        assert "this round" not in entry.reason or state is AgentState.COLLECTING
+
+
 @pytest.mark.parametrize("event", [StragglersFound(), DeadlinePassed(), ExceptionSeen(0, 1.0)], ids=str)
 def test_what_the_base_has_is_there(event: object) -> None:
     for state in (GroupState.RUNNING, GroupState.STOPPING, GroupState.ENDED):
@@ -397,17 +492,22 @@ class SinglyHistory(AnyHistory):
                 self.examined: list[tuple[int, object]] = []
                 self.asked_before = len(self.others.told(events.FailedAlone))
                 self.answered = self.asked_before
+                self.killed_at: dict[int, float] = {}
+                self.given_up = 0
             case SignalWorkers() | SignalTree():
                 assert self.machine.group.state is GroupState.STOPPING, "nobody else is touched"
             case SignalBranch(local_rank, signal):
                 assert local_rank not in self.alive, "it has ended"
                 if signal == 9:
                     self.children_left &= self.is_stuck
-                return [] if self.children_left else [BranchEmptied(local_rank)]
-            case NameStuckIn():
-                return []
+                if self.children_left:
+                    self.killed_at[local_rank] = self.now if signal == 9 else inf
+                    return []
+                self.killed_at.pop(local_rank, None)
+                return [BranchEmptied(local_rank)]
             case ExamineWorker(end):
                 assert end.local_rank not in self.alive
+                assert end.local_rank not in self.killed_at, "nothing of it is left"
                 self.examined.append(
                     (self.starts, WorkerExamined(end.local_rank, (failure(end.local_rank),)))
                 )
@@ -415,6 +515,7 @@ class SinglyHistory(AnyHistory):
                 assert local_rank not in self.alive, "one life at a time"
                 assert self.machine.group.state is GroupState.RUNNING
                 assert told.number == self.starts
+                assert self.given_up != self.starts, "nothing is started beside what cannot be killed"
                 if told.restart_count % 5 == 4:
                     return [WorkerNotStarted(local_rank, 127, "gone")]
                 self.alive.add(local_rank)
@@ -440,11 +541,29 @@ class SinglyHistory(AnyHistory):
     @rule()
     def the_children_end(self) -> None:
         self.children_left = False
+        self.killed_at = {}
         if self.machine.group.state is GroupState.STOPPING and not self.alive:
             self.post(TreeEmptied())
         elif self.machine.group.state is GroupState.RUNNING:
             for one in range(self.nproc):
                 self.post(BranchEmptied(one))
+
+    @precondition(lambda self: self.is_stuck and self.alive and not self.to_report)
+    @rule(data=st.data())
+    def a_worker_leaves_what_cannot_be_killed(self, data: st.DataObject) -> None:
+        rank = data.draw(st.sampled_from(sorted(self.alive)))
+        self.alive.discard(rank)
+        self.children_left = True
+        self.post(WorkersExited({rank: 1}))
+        for _ in range(data.draw(st.sampled_from((0, 2, 2, 3)))):
+            self.time_passes(5.0)
+
+    @rule(seconds=st.floats(0.01, 10))
+    def time_passes(self, seconds: float) -> None:
+        super().time_passes(seconds)
+        if any(self.now >= at + TREE_KILL_S for at in getattr(self, "killed_at", {}).values()):
+            assert self.machine.group.state is not GroupState.RUNNING, "what cannot be killed stops the group"
+            self.given_up = self.starts
 
     @invariant()
     def a_worker_that_has_not_ended_is_known_to_live(self) -> None:

@@ -84,7 +84,7 @@ class Processes:
         self._tasks: set[asyncio.Task[None]] = set()
         self.perform |= {
             CollectEvidence: self._collect_evidence,
-            NameStuck: lambda _: self.say_stuck(self.tree),
+            NameStuck: self._say_stuck,
             PassOn: self._pass_on,
             SignalTree: self._signal_tree,
             SignalWorkers: self._signal_workers,
@@ -175,9 +175,8 @@ class Processes:
         else:
             self._watch(self.tree.fileno(), self._on_tree_changed)
 
-    def say_stuck(self, tree: ProcessTree) -> None:
-        """Name those who did not end."""
-        for member in tree.members():
+    def _say_stuck(self, _command: NameStuck) -> None:
+        for member in self.tree.members():
             self._console.say(
                 f"process {member.pid} ({member.command}, state {member.state}) was killed and the kernel does not "
                 "let it go; it may hold its devices until this machine is restarted"

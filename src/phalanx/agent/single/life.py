@@ -1,11 +1,13 @@
 """The lives of a worker whose failures are its own affair (``--restart-scope worker``). Pure.
 
     RUNNING ──failed──▶ SWEEPING ──nothing of it is left──▶ EXAMINING ──evidence──▶ WAITING ──granted──▶ DELAYED
-       ▲                                                       ▲                                           │
+       ▲          │                                            ▲                                           │
+       │          └──what SIGKILL does not end──▶ STUCK        │                                           │
        └────────────────────────── started ── STARTING ──not───┘     STARTING ◀────────── time ────────────┘
 
 While one worker is between two lives the others run on. What it left behind is ended first, with a stop machine of its
-own; whether there is another life is the leader's answer. A group that is stopped meanwhile takes it for ended.
+own; whether there is another life is the leader's answer. A group that is stopped meanwhile takes it for ended; and
+what is stuck stops the group, for nothing may be started beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import (
     DeadlinePassed,
     MembersRemain,
-    NameStuck,
     SignalTree,
     StopMachine,
     StopState,
@@ -40,7 +41,6 @@ __all__ = [
     "LifeFailed",
     "LifeState",
     "Lives",
-    "NameStuckIn",
     "OfWorker",
     "SignalBranch",
     "StartWorker",
@@ -57,6 +57,7 @@ class LifeState(Enum):
 
     RUNNING = auto()
     SWEEPING = auto()
+    STUCK = auto()
     EXAMINING = auto()
     WAITING = auto()
     DELAYED = auto()
@@ -124,12 +125,6 @@ class SignalBranch(Struct):
 
     local_rank: int
     signal: int
-
-
-class NameStuckIn(Struct):
-    """Name what SIGKILL did not end of all that this worker has started."""
-
-    local_rank: int
 
 
 class ExamineWorker(Struct):
@@ -223,19 +218,18 @@ class Life(Machine[LifeState]):
         return [StartWorker(self.local_rank, self._round)]
 
     def _sweep(self, event: object, now: float) -> list[Any]:
-        commands = [self._own(one) for one in self._stop.step(event, now)]
+        commands = self._stop.step(event, now)
         self.deadline = self._stop.deadline
+        if self._stop.is_stuck:
+            self.state = LifeState.STUCK  # it is named when all have been stopped, if it is still there then
+            return []
         if self._stop.state is StopState.ENDED:
             assert self.exit is not None, "it has ended"
             self.state = LifeState.EXAMINING
-            commands.append(ExamineWorker(self.exit))
-        return commands
-
-    def _own(self, command: object) -> object:
-        if isinstance(command, SignalTree):
-            return SignalBranch(self.local_rank, command.signal)
-        assert isinstance(command, NameStuck), "a worker that has ended gets no signal"
-        return NameStuckIn(self.local_rank)
+            return [ExamineWorker(self.exit)]
+        signals = [one.signal for one in commands if isinstance(one, SignalTree)]
+        assert len(signals) == len(commands), "a worker that has ended gets no signal of its own"
+        return [SignalBranch(self.local_rank, one) for one in signals]
 
     def check(self) -> None:
         """A deadline stands while something is swept or delayed; whoever is over has an end."""
@@ -243,7 +237,9 @@ class Life(Machine[LifeState]):
         assert (self.deadline is not None) == is_timed, (self.state, self.deadline)
         assert not self.is_over or self.exit is not None, "it ended somehow"
 
-    _NOT_SWEPT = Void("nothing of it is being ended: the scan was the sweep's last")
+    _NOT_SWEPT = Void(
+        "nothing of it is being ended: the scan was the sweep's last, or came when we had given up"
+    )
     _LATE = Void("a deadline of the past, or another worker's")
 
     table: ClassVar[dict[type, dict[LifeState, Arrow | Void]]] = {
@@ -287,6 +283,11 @@ class Lives:
         """The ends of those that have failed and are not started again yet."""
         return tuple(one.exit for one in self._lives.values() if one.is_over and one.exit is not None)
 
+    @property
+    def stuck(self) -> set[int]:
+        """Local ranks of those that have left what SIGKILL does not end."""
+        return {one.local_rank for one in self._lives.values() if one.state is LifeState.STUCK}
+
     def failed(self, end: Exit, now: float) -> list[Any]:
         """One has ended badly."""
         return self._lives[end.local_rank].step(LifeFailed(end), now)
@@ -296,9 +297,14 @@ class Lives:
         return self._lives[event.local_rank].step(event, now)
 
     def time_passed(self, now: float) -> list[Any]:
-        """Take what is due."""
+        """Take what is due. Nothing is started when something is stuck."""
         due = [one for one in self._lives.values() if one.deadline is not None and now >= one.deadline]
-        return [command for one in due for command in one.step(DeadlinePassed(), now)]
+        commands: list[Any] = []
+        for one in sorted(due, key=lambda life: life.state is LifeState.DELAYED):
+            if one.state is LifeState.DELAYED and self.stuck:
+                break
+            commands += one.step(DeadlinePassed(), now)
+        return commands
 
 
 def granted_line(event: WorkerGranted) -> str:

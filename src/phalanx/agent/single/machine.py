@@ -1,12 +1,14 @@
 """The group and the agent of a job whose workers are restarted one by one (``--restart-scope worker``). Pure.
 
-A worker that fails stops nobody: it goes through the steps of ``lives``, and the others run on. For the rest, a group
+A worker that fails stops nobody: it goes through the steps of ``life``, and the others run on. For the rest, a group
 is stopped as any other, for any other reason; who was between two lives then counts as ended, and its failure as void.
+Only what a worker left and nobody can kill stops the group by itself: nothing may be started beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from signal import SIGTERM
 from typing import Any, ClassVar
 
 from phalanx.agent.events import EvidenceCollected
@@ -22,6 +24,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.restarts.policy import exclusion
+from phalanx.agent.sentences import stopped_for
 from phalanx.agent.single.life import (
     AskAgain,
     Lives,
@@ -64,6 +67,16 @@ class SinglyGroup(GroupMachine):
     def row(self, event: object) -> type:
         """What concerns one worker is one kind here: its life sorts it out."""
         return OfWorker if isinstance(event, OfWorker) else type(event)
+
+    @property
+    def running(self) -> set[int]:
+        """As the base: who is between two lives has ended."""
+        return self.live - {end.local_rank for end in self._lives.over()}
+
+    @property
+    def was_stopped(self) -> bool:
+        """As the base; who was between two lives did not succeed."""
+        return super().was_stopped or bool(self._void)
 
     def exits(self) -> tuple[Exit, ...]:
         """As the base; failures that were answered, or need no answer any more, are marked."""
@@ -109,14 +122,18 @@ class SinglyGroup(GroupMachine):
     def _time(self, event: DeadlinePassed, now: float) -> list[Any]:
         if self._overdue_at is not None and now >= self._overdue_at:
             return self._stop_stragglers(event, now)
-        return self._timed(self._lives.time_passed(now))
+        commands = self._timed(self._lives.time_passed(now))
+        return [*commands, *self._stop_beside(stuck, now)] if (stuck := self._lives.stuck) else commands
+
+    def _stop_beside(self, stuck: set[int], now: float) -> list[Any]:
+        request = StopAsked(SIGTERM, self.grace_s)
+        reason = f"{self._ranks(stuck)} failed and left something that cannot be killed"
+        return [Say(stopped_for(reason, self, request)), *self._asked(request, now)]
 
     def _asked(self, event: StopAsked, now: float) -> list[Any]:
-        for local_rank in self.live:
-            self._stopped_at[local_rank] = now
         for end in self._lives.over():
             self._codes[end.local_rank] = (end.exit_code, end.at)
-            self._void |= {end.local_rank} - self._stragglers
+            self._void |= {end.local_rank} - self.stragglers - self._lives.stuck
             self._stop.step(WorkerExited(end.local_rank), now)
         return super()._asked(event, now)
 
@@ -199,9 +216,12 @@ class SinglyAgent(AgentMachine):
             (AgentMachine._judge, _judge_others),
         ),
         OfWorker: {
-            **dict.fromkeys(AgentState, Void("this round's workers are gone, and no life follows")),
+            AgentState.WAITING: Void("its round is over, and its life with it"),
             AgentState.RUNNING: _ask_group,
             AgentState.LEAVING: _ask_group,
+            AgentState.COLLECTING: Void("its group has ended, and no life follows"),
+            AgentState.CLOSING: AgentMachine._OVER,
+            AgentState.ENDED: AgentMachine._OVER,
         },
     }
 

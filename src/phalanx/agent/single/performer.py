@@ -13,7 +13,6 @@ from phalanx.agent.single.life import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,
-    NameStuckIn,
     SignalBranch,
     StartWorker,
     WorkerExamined,
@@ -41,7 +40,6 @@ class Singles:
         self._watched: dict[int, int] = {}  # local rank → descriptor of its branch
         self.perform: dict[type, Callable[[Any], None]] = {
             ExamineWorker: self._examine,
-            NameStuckIn: lambda command: processes.say_stuck(self._branches[command.local_rank]),
             SignalBranch: self._signal,
             StartWorker: self._start,
         }
