@@ -10,7 +10,7 @@ import pytest
 from phalanx.agent.graces import Graces
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.testing import Scenario, World
-from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, WorkerEnded, WorkerStarted
+from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, Stuck, WorkerEnded, WorkerStarted
 from phalanx.testing.workload import Habits, Worker
 
 SIGTERM = 15
@@ -160,6 +160,20 @@ def ask_to_exclude(rank: int) -> Move:
         worker.employer.exclude(worker)
 
     return ask
+
+
+def stick(rank: int) -> Move:
+    def stop_in_the_kernel(world: World) -> None:
+        worker = worker_of(world, rank)
+        world.trace.add(Stuck(worker.employer.agent, worker.process.pid))
+        worker.process.is_stuck = True
+
+    return stop_in_the_kernel
+
+
+def let_go(world: World) -> None:
+    for worker in world.workload.live:
+        worker.process.let_go()
 
 
 def lose_module(world: World) -> None:
@@ -524,6 +538,20 @@ def test_a_worker_that_fails_alone_once_too_often_ends_the_job() -> None:
     )
     assert len(world.workload.started) == 3
     assert set(exit_codes(world).values()) == {3}
+
+
+def test_a_node_with_a_process_that_nobody_can_kill_gives_up_its_place_and_blames_nobody() -> None:
+    """It had workers that broke with a peer of another node; they were taken for the failure of its own."""
+    for seed in range(5):
+        world = play(
+            scenario(3, 2, slots=(2, 2), max_restarts=1),
+            (50.0, stick(2)),
+            (51.0, worker_fails(0)),
+            (90.0, let_go),
+            seed=seed,
+        )
+        assert sizes(world) == [3, 2]
+        assert exit_codes(world) == {"n0.1": 0, "n1.1": 75, "n2.1": 0}
 
 
 def test_one_agent_is_told_to_stop_and_all_of_them_end_by_that_signal() -> None:

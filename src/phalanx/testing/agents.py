@@ -16,6 +16,7 @@ from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.single.machine import SinglyAgent
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
@@ -84,7 +85,7 @@ class SimulatedAgent:
     def has_seen_the_end(self) -> bool:
         """Whether it ended because the job did, and not only its own part."""
         verdict = self.verdict
-        if verdict is None:
+        if verdict is None or verdict.reason == PLACE_GIVEN_UP:
             return False
         if verdict.ending is Ending.STOPPED:
             return not self._is_told_to_stop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.testing.checking import Checker, Limits, Violation
@@ -18,6 +19,7 @@ from phalanx.testing.trace import (
     RoundWritten,
     StopSignalled,
     StoreLost,
+    Stuck,
     Suspended,
     VerdictWritten,
     WorkerEnded,
@@ -120,7 +122,8 @@ class RanksOnceEach(Checker):
 class OldWorkersAreGone(Checker):
     """When a worker of a round starts, none of an older round is alive anywhere, and none of a newer one either.
 
-    In a new life of the job (see above) those of the last one may live as long as their fence.
+    In a new life of the job (see ``lives``) those of the last one may live as long as their fence. Who is stuck in the
+    kernel cannot be killed.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -128,6 +131,7 @@ class OldWorkersAreGone(Checker):
         self._live: dict[tuple[str, int], int] = {}
         self._suspended: set[str] = set()
         self._resumed_at: dict[str, float] = {}
+        self._stuck: set[tuple[str, int]] = set()
         self._latest = 0
         self._lives = Lives()
         self._lost_at = 0.0
@@ -148,6 +152,8 @@ class OldWorkersAreGone(Checker):
             case Resumed(node):
                 self._suspended.discard(node)
                 self._resumed_at[node] = at
+            case Stuck(agent, pid):
+                self._stuck.add((agent, pid))
             case WorkerEnded(agent, pid):
                 self._live.pop((agent, pid), None)
             case WorkerStarted(agent, pid, settled):
@@ -158,6 +164,8 @@ class OldWorkersAreGone(Checker):
     def _look(self, at: float) -> None:
         for (agent, pid), number in self._live.items():
             if (agent, pid) in self._of_last_life and at < self._lost_at + self._fenced_s:
+                continue
+            if (agent, pid) in self._stuck:
                 continue
             if number != self._latest and not self._is_excused(agent, at):
                 raise Violation(
@@ -276,8 +284,9 @@ class NothingBeginsAfterTheEnd(Checker):
 class SameVerdict(Checker):
     """All agents that nobody told to leave end with one exit code and one verdict, one that the store had.
 
-    Who lost the store for longer than the job waits for one ends alone, and says so; so does who came so late that
-    there was none any more. A store that was lost with its verdict may be followed by another one, for newcomers.
+    Who lost the store for longer than the job waits for one ends alone, and says so; so do who came so late that there
+    was none any more, and who cannot kill a process. A store that was lost with its verdict may be followed by another
+    one, for newcomers.
     """
 
     def __init__(self) -> None:
@@ -294,6 +303,7 @@ class SameVerdict(Checker):
             case AgentEnded(agent, exit_code, verdict) if agent not in self._leaving:
                 reason = str(getattr(verdict, "reason", ""))
                 is_alone = exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE)
+                is_alone |= reason == PLACE_GIVEN_UP and exit_code != 0
                 if not is_alone and _spoken(exit_code, verdict) not in self._spoken:
                     said = f"{agent} ended with {_spoken(exit_code, verdict)}"
                     raise Violation(f"{said}, and the store has, or had, {self._spoken}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from phalanx.testing.trace import ExclusionAsked, Fault, Healed
+from phalanx.testing.trace import ExclusionAsked, Fault, Healed, LetGo, Stuck
 from phalanx.testing.workload import PORT_TAKEN
 
 if TYPE_CHECKING:
-    from phalanx.testing.nodes import Node
+    from phalanx.testing.nodes import Node, Process
     from phalanx.testing.world import World
 
 __all__ = ["Faults"]
@@ -42,9 +42,11 @@ class Faults:
             "node joins": self._node_joins,
             "module is missing": self._module_is_missing,
             "port is taken": self._port_is_taken,
+            "process is stuck": self._process_is_stuck,
             "node is to be excluded": self._node_is_to_be_excluded,
         }
         self._exclusions: dict[str, int] = {}
+        self._stuck: list[Process] = []
 
     def begin(self) -> None:
         """Plan the first one, if there is to be any."""
@@ -66,6 +68,8 @@ class Faults:
                 agent.thaw()
         self._store_goes_on()
         self._module_is_there()
+        for process in list(self._stuck):
+            self._let_go(process)
         world.trace.add(Healed())
         for node in world.nodes if self._scenario.all_return else ():
             world.start_agent(node)
@@ -133,6 +137,28 @@ class Faults:
         for worker in [one for one in self._world.workload.live if one.is_healthy and one.rank == 0][:1]:
             self._world.workload.tell_fault("port is taken", worker)
             worker.fail(1, message=PORT_TAKEN)
+
+    def _process_is_stuck(self) -> None:
+        """On the host of the store it would be the end of the job: that agent gives up its place, and the store."""
+        world = self._world
+        is_possible = [
+            one
+            for one in world.workload.live
+            if one.is_healthy and not (self._scenario.is_hosted and one.process.node is world.nodes[0])
+        ]
+        if is_possible:
+            process = self._rng.choice(is_possible).process
+            self._tell("process is stuck", f"{process.job} pid {process.pid}")
+            world.trace.add(Stuck(process.job, process.pid))
+            process.is_stuck = True
+            self._stuck.append(process)
+            self._later(self._for_a_while_s(), self._let_go, process)
+
+    def _let_go(self, process: Process) -> None:
+        if process in self._stuck:
+            self._stuck.remove(process)
+            self._world.trace.add(LetGo(process.job, process.pid))
+            process.let_go()
 
     def _node_is_to_be_excluded(self) -> None:
         healthy = [

@@ -32,7 +32,7 @@ class ProcessLife(Protocol):
 class Process:
     """One process of a job on a node."""
 
-    __slots__ = ("_killed", "exit_code", "is_worker", "job", "life", "node", "pid", "why")
+    __slots__ = ("_end", "_killed", "exit_code", "is_stuck", "is_worker", "job", "life", "node", "pid", "why")
 
     def __init__(self, node: Node, pid: int, job: str, life: ProcessLife, *, is_worker: bool) -> None:
         self.node = node
@@ -42,7 +42,10 @@ class Process:
         self.is_worker = is_worker
         self.exit_code: int | None = None
         self.why = ""
+        self.is_stuck = False
+        """It waits in the kernel for a device, and does nothing else: it does not even die."""
         self._killed: Entry | None = None
+        self._end: tuple[int, str] | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -64,12 +67,21 @@ class Process:
         """It exits."""
         if not self.is_alive:
             return
+        if self.is_stuck:
+            self._end = self._end or (exit_code, why)
+            return
         self.exit_code = exit_code
         self.why = why
         if self._killed is not None:
             self._killed.cancel()
         self.node.processes.pop(self.pid, None)
         self.life.ended(self)
+
+    def let_go(self) -> None:
+        """The device answers: what should have happened happens now."""
+        self.is_stuck = False
+        if self._end is not None:
+            self.end(*self._end)
 
 
 class Node:
@@ -141,6 +153,7 @@ class Node:
             keeper.is_gone = True
         self.keepers.clear()
         for process in list(self.processes.values()):
+            process.is_stuck = False
             process.end(-SIGKILL, "its node lost power")
 
     def power_on(self) -> None:

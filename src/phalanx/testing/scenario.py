@@ -31,6 +31,7 @@ FAULTS: dict[str, float] = {
     "node joins": 1.0,
     "module is missing": 0.3,
     "port is taken": 0.3,
+    "process is stuck": 0.4,
     "node is to be excluded": 0.5,
 }
 """Kind → how often, relative to the others."""

@@ -21,6 +21,7 @@ __all__ = [
     "ExclusionAsked",
     "Fault",
     "Healed",
+    "LetGo",
     "Line",
     "NodeWritten",
     "Observation",
@@ -30,6 +31,7 @@ __all__ = [
     "RoundWritten",
     "StopSignalled",
     "StoreLost",
+    "Stuck",
     "Suspended",
     "Trace",
     "VerdictWritten",
@@ -143,6 +145,20 @@ class VerdictWritten(Struct):
     verdict: Verdict
 
 
+class Stuck(Struct):
+    """A process waits in the kernel for a device, and cannot be killed."""
+
+    agent: str
+    pid: int
+
+
+class LetGo(Struct):
+    """It does so no more."""
+
+    agent: str
+    pid: int
+
+
 class Healed(Struct):
     """No more faults from here on: now progress is demanded."""
 
@@ -184,6 +200,8 @@ Observation = (
     | NodeWritten
     | ReportWritten
     | VerdictWritten
+    | Stuck
+    | LetGo
     | Healed
     | StoreLost
     | Suspended

@@ -99,7 +99,7 @@ class Worker:
     @property
     def is_healthy(self) -> bool:
         """It works, and nothing has gone wrong yet."""
-        return self.process.is_alive and not self._is_dying
+        return self.process.is_alive and not self._is_dying and not self.process.is_stuck
 
     def finish_after(self, delay_s: float) -> None:
         """Come to the normal end."""
@@ -129,7 +129,10 @@ class Worker:
 
     def _make_step(self) -> None:
         habits = self._workload.habits
-        if not self.is_healthy or habits.step_s is None:
+        if not self.process.is_alive or self._is_dying or habits.step_s is None:
+            return
+        self.process.node.after(habits.step_s, self._make_step)
+        if self.process.is_stuck:
             return
         self.step += 1
         self._workload.tell_step(self)
@@ -137,7 +140,6 @@ class Worker:
         if self.rank == 0 and self.step % habits.steps_per_checkpoint == 0:
             self._workload.checkpoint = self.step
             self.employer.checkpointed(self, self.step)
-        self.process.node.after(habits.step_s, self._make_step)
 
     def lose_peer(self, delay_s: float) -> None:
         """A peer is gone: the next collective fails, unless this worker never takes part in one again."""
