@@ -12,7 +12,6 @@ from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Phase, RoundRecord
 from phalanx.testing.checkers import (
-    BudgetIsKept,
     CauseIsTheInjectedOne,
     EveryRunEnds,
     NoBug,
@@ -22,6 +21,7 @@ from phalanx.testing.checkers import (
     OneMembershipPerRound,
     RanksOnceEach,
     SameVerdict,
+    WorkersKnowTheCount,
     all_checkers,
 )
 from phalanx.testing.checking import Checker, Limits, Violation
@@ -69,10 +69,6 @@ def failed(rank: int, number: int = 1) -> Verdict:
     return Verdict(ending=Ending.FAILED, exit_code=3, cause=cause)
 
 
-def written(number: int, incarnation: int = 1) -> RoundWritten:
-    return RoundWritten(incarnation, RoundRecord(number=number, phase=Phase.SETTLED))
-
-
 def watch(checker: Checker, seen: Sequence[Observation | float]) -> None:
     at = 0.0
     for one in seen:
@@ -83,15 +79,21 @@ def watch(checker: Checker, seen: Sequence[Observation | float]) -> None:
     checker.finish()
 
 
+def written(number: int, incarnation: int = 1, *, count: int = 0) -> RoundWritten:
+    return RoundWritten(incarnation, RoundRecord(number=number, phase=Phase.SETTLED, restart_count=count))
+
+
 GOOD: list[Observation | float] = [
     AgentStarted("a.1"),
     AgentStarted("b.1"),
+    written(1),
     started("a.1"),
     started("b.1", rank=1),
     Fault("worker", "b.1", 1, 1),
     WorkerEnded("b.1", 1, 3, "boom"),
     WorkerEnded("a.1", 1, -15, "asked"),
     1.0,
+    written(2, count=1),
     started("a.1", 2, pid=2, restart_count=1, reason="rank 1 failed"),
     started("b.1", 2, rank=1, pid=2, restart_count=1, reason="rank 1 failed"),
     WorkerEnded("b.1", 2, 0, "done"),
@@ -174,16 +176,16 @@ def test_a_world_that_goes_well_is_no_violation() -> None:
             id="old after its node resumed",
         ),
         pytest.param(
-            BudgetIsKept(),
-            [Fault("cut", "a"), started("a.1", 2, restart_count=1)],
+            WorkersKnowTheCount(),
+            [Fault("cut", "a"), written(2, count=1), started("a.1", 2, restart_count=1)],
             "workers failed 0 times",
             id="a membership change is charged",
         ),
         pytest.param(
-            BudgetIsKept(),
-            [Fault("w", "a.1", 0, 1), started("a.1", 2, restart_count=1), started("a.1", 3)],
-            "after an earlier one was 1",
-            id="a charge is forgotten",
+            WorkersKnowTheCount(),
+            [Fault("w", "a.1", 0, 1), written(2, count=1), started("a.1", 2)],
+            "a.1 starts restart 0 of round 2",
+            id="a worker sees another count",
         ),
         pytest.param(
             NothingIsLeft(), [started("a.1"), ended("a.1")], "a.1 has ended and left", id="left by an agent"

@@ -28,7 +28,6 @@ from phalanx.testing.trace import (
 
 __all__ = [
     "EX_BUG",
-    "BudgetIsKept",
     "CauseIsTheInjectedOne",
     "EveryRunEnds",
     "NoBug",
@@ -38,6 +37,7 @@ __all__ = [
     "OneMembershipPerRound",
     "RanksOnceEach",
     "SameVerdict",
+    "WorkersKnowTheCount",
     "all_checkers",
 ]
 
@@ -177,32 +177,31 @@ class OldWorkersAreGone(Checker):
         return node in self._suspended or at - self._resumed_at.get(node, -RESUMED_S) < RESUMED_S
 
 
-class BudgetIsKept(Checker):
-    """Restarts are charged for failures of workers only, each once: what workers see as the restart count shows it."""
+class WorkersKnowTheCount(Checker):
+    """What a worker sees as the restart count is what the store says of its round, and no more than workers failed."""
 
     def __init__(self) -> None:
         self._own_faults = 0
-        self._counts: dict[int, int] = {}
-        self._lives = Lives()
+        self._counts: set[tuple[int, int]] = set()
 
     def see(self, at: float, seen: Observation) -> None:
-        """Compare the count of each round with the faults so far."""
-        if self._lives.see(seen):
-            self._counts.clear()
-        if isinstance(seen, Fault) and seen.rank is not None:
-            self._own_faults += 1
-        if not isinstance(seen, WorkerStarted):
-            return
-        number, count = seen.round.number, seen.round.restart_count
-        if count > self._own_faults:
-            raise Violation(
-                f"round {number} is restart {count}, and workers failed {self._own_faults} times: "
-                f"{seen.round.reason!r} was charged"
-            )
-        earlier = max((one for other, one in self._counts.items() if other < number), default=0)
-        if count < earlier:
-            raise Violation(f"round {number} is restart {count}, after an earlier one was {earlier}")
-        self._counts[number] = max(count, self._counts.get(number, 0))
+        """Compare the count of each worker's round."""
+        match seen:
+            case Fault(rank=int()):
+                self._own_faults += 1
+            case RoundWritten(_, record):
+                self._counts.add((record.number, record.restart_count))
+            case WorkerStarted(agent, _, settled):
+                number, count = settled.number, settled.restart_count
+                if (number, count) not in self._counts:
+                    raise Violation(
+                        f"{agent} starts restart {count} of round {number}, of which the store knows nothing"
+                    )
+                if count > self._own_faults:
+                    failed = f"workers failed {self._own_faults} times"
+                    raise Violation(
+                        f"round {number} is restart {count}, and {failed}: {settled.reason!r} was charged"
+                    )
 
 
 class NothingIsLeft(Checker):
@@ -363,7 +362,7 @@ def all_checkers(limits: Limits) -> list[Checker]:
         OneMembershipPerRound(limits),
         RanksOnceEach(limits),
         OldWorkersAreGone(limits),
-        BudgetIsKept(),
+        WorkersKnowTheCount(),
         ChargesAreDue(limits),
         BudgetIsNotOverdrawn(limits),
         BackoffIsKept(limits),
