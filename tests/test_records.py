@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from phalanx.records import Struct
+from phalanx.records import Struct, changed
 
 
 class Point(Struct):
@@ -96,3 +96,11 @@ def test_they_survive_pickle_and_copy() -> None:
     one = Named(x=1, name="a")
     assert pickle.loads(pickle.dumps(one)) == one
     assert copy.deepcopy(one) == one
+
+
+def test_a_record_is_changed_by_a_new_one_of_its_class() -> None:
+    one = Named(x=1, name="a")
+    assert changed(one, y=5) == Named(x=1, y=5, name="a")
+    assert one == Named(x=1, name="a")
+    with pytest.raises(TypeError, match="z"):
+        changed(one, z=5)

@@ -8,9 +8,11 @@ no field of another class is inherited but by plain subclassing, and defaults ar
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-__all__ = ["Struct"]
+__all__ = ["Struct", "changed"]
+
+StructT = TypeVar("StructT", bound="Struct")
 
 
 class _StructType(type):
@@ -97,6 +99,12 @@ class Struct(metaclass=_StructType):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), {field: getattr(self, field) for field in self.__struct_fields__})
+
+
+def changed(record: StructT, **changes: Any) -> StructT:
+    """The same record with other values in some of its fields. Raises ``TypeError`` for a field that it has not."""
+    fields = {field: getattr(record, field) for field in record.__struct_fields__}
+    return type(record)(**{**fields, **changes})
 
 
 def _rebuild(cls: type[Struct], fields: dict[str, Any]) -> Struct:

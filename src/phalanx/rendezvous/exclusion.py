@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 from phalanx.rendezvous.events import Told
+from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.waiting import span
 
@@ -41,7 +40,7 @@ class Exclusion:
             ]
         self._count += 1
         longest_s = min(LONGEST_S, self._settings.exclude_for_s * 2.0 ** min(self._count - 1, 32))
-        chance = crc32(f"{self._settings.node_id} {self._count}".encode()) / 0xFFFFFFFF
+        chance = jitter(f"{self._settings.node_id} {self._count}")
         for_s = longest_s * (0.9 + chance / 10)
         self.reason, self.ends_at = reason, now + for_s
         used = "it is used again then, and before that when there are too few others"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from enum import Enum, auto
 from typing import Any, ClassVar
-from zlib import crc32
 
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.rendezvous.events import (
@@ -53,6 +52,7 @@ from phalanx.rendezvous.foreign_events import (
     OthersDone,
     WatchNodes,
 )
+from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.policy import EndJob, MemberReport, Policy, RoundReports
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
@@ -96,6 +96,11 @@ class ForeignMachine(Machine[ForeignState]):
         self._is_leaving = False
         self._said_failed_look = False
         self._opened_at = self._settled_at = 0.0
+
+    @property
+    def has_untold(self) -> bool:
+        """No: this node judges its own failures."""
+        return False
 
     @property
     def is_closed(self) -> bool:
@@ -236,7 +241,7 @@ class ForeignMachine(Machine[ForeignState]):
             members=(member,),
             open_s=now - self._opened_at,
             ran_s=now - self._settled_at,
-            jitter=crc32(f"{settings.node_id} {self._number}".encode()) / 0xFFFFFFFF,
+            jitter=jitter(f"{settings.node_id} {self._number}"),
         )
 
     def _excluded(self, event: NodeExcluded, now: float) -> list[Any]:
@@ -357,7 +362,12 @@ class ForeignMachine(Machine[ForeignState]):
             (ForeignState.PREPARING, ForeignState.MEETING, ForeignState.AWAITING, ForeignState.DECIDED),
             _part_ended,
         ),
-        HurryAsked: {ForeignState.CLOSING: _hurry},
+        HurryAsked: {
+            **dict.fromkeys(
+                (*_BEFORE_THE_END, ForeignState.DECIDED), Void("the workers are ended first; then it leaves at once")
+            ),
+            ForeignState.CLOSING: _hurry,
+        },
         HandlerClosed: {
             ForeignState.CLOSING: _closed,
             ForeignState.CLOSED: Void("it was left before it was closed"),

@@ -12,10 +12,11 @@ anew with it. Every write is guarded by its leadership and by the round it was d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from phalanx.records import changed
 from phalanx.rendezvous import joining
-from phalanx.rendezvous.alone import answers, jitter
+from phalanx.rendezvous.alone import answers
+from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
 from phalanx.rendezvous.ranks import Candidate, choose
@@ -176,7 +177,7 @@ class Leader:
                 "start it with --local-addr and an address that they can reach"
             )
             return self._not_formed(reason, record)
-        settled = _changed(
+        settled = changed(
             record,
             phase=Phase.SETTLED,
             master_addr=address,
@@ -280,7 +281,7 @@ class Leader:
         is_planned: bool = False,
         has_stragglers: bool = False,
     ) -> tuple[Operation, ...]:
-        collecting = _changed(
+        collecting = changed(
             record,
             phase=Phase.COLLECTING,
             reason=reason,
@@ -372,8 +373,3 @@ class Leader:
         for at in times:
             if at is not None and at > now and (self.deadline is None or at < self.deadline):
                 self.deadline = at
-
-
-def _changed(record: RoundRecord, **changes: Any) -> RoundRecord:
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return RoundRecord(**{**fields, **changes})

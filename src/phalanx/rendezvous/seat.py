@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from phalanx.records import changed
 from phalanx.rendezvous.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -260,8 +261,7 @@ def _is_before(one: tuple[KeyValue, ...], other: tuple[KeyValue, ...]) -> bool:
 
 
 def _new_life(settings: MembershipSettings, join_s: float) -> MembershipSettings:
-    fields = {name: getattr(settings, name) for name in settings.__struct_fields__}
-    return MembershipSettings(**{**fields, "join_timeout_s": join_s + LEADERS_PATIENCE_S})
+    return changed(settings, join_timeout_s=join_s + LEADERS_PATIENCE_S)
 
 
 def key_of(run_id: str) -> str:
