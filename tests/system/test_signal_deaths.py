@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.cgroups import MemoryCgroup, memory_cgroup, why_no_cgroups
-from tests.system.launch import Launch, Script, two_free_ports
+from tests.system.launch import Job, Launch, Script, two_free_ports
 
 LIMIT = 72 << 20  # a launcher, a small worker and a worker that grows; less is not enough for the first two
 SMALL_SHM = ("unshare", "--mount", "sh", "-ec", 'mount -t tmpfs -o size=1m none /dev/shm; exec "$@"', "sh")
@@ -80,6 +80,71 @@ def test_a_job_that_ran_out_of_the_memory_of_its_cgroup(
     if _reads_log():
         last = said.splitlines()[-1]
         assert "rank 1: killed by SIGKILL: out of memory (limit 72 MiB; the worker had up to " in last
+
+
+# Rank 2's sweep takes longer than rank 1's death: when that one is started again, this one is still to be examined.
+TWO_AT_ONCE = """
+    import os, subprocess, time
+
+    def is_alive(pid):
+        try:
+            return bool(os.readlink(f"/proc/{pid}/exe"))
+        except OSError:
+            return False
+
+    rank = os.environ["RANK"]
+    if rank == "2":
+        open("new", "w").write(str(os.getpid()))
+        os.rename("new", "second")
+        subprocess.Popen(["sh", "-c", "trap '' TERM; touch deaf; while true; do sleep 1000; done"])
+        while not os.path.exists("deaf"):
+            time.sleep(0.01)
+    if rank == "1":
+        while not os.path.exists("second"):
+            time.sleep(0.01)
+        while is_alive(int(open("second").read())):
+            time.sleep(0.01)
+    hold = []
+    while rank != "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        hold.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(1000)
+"""
+
+
+def _two_at_once(launch: Launch, script: Script, max_restarts: int, *wrapper: str) -> Job:
+    scope = ("--restart-scope", "worker", "--max-restarts", max_restarts, "--shutdown-timeout", 5)
+    return launch("--standalone", "--nproc-per-node", 3, *scope, script(TWO_AT_ONCE), wrapper=wrapper)
+
+
+@pytest.fixture
+def larger_cgroup() -> Iterator[MemoryCgroup]:
+    _need(why_no_cgroups())
+    with memory_cgroup(2 * LIMIT) as made:
+        yield made
+
+
+def test_two_single_workers_that_ran_out_of_memory_together_are_both_explained(
+    larger_cgroup: MemoryCgroup, launch: Launch, script: Script
+) -> None:
+    if not _reads_log():
+        pytest.skip("only the kernel's log makes it certain, so that the line of the restart says it")
+    job = _two_at_once(launch, script, 5, *larger_cgroup.entering)
+
+    for rank in (1, 2):
+        job.printed(f"rank {rank} failed: killed by SIGKILL: out of memory (limit 144 MiB; ")
+    job.send(signal.SIGTERM)
+    assert job.wait() == 128 + signal.SIGTERM
+
+
+def test_the_second_of_two_is_explained_by_the_counters_too(
+    larger_cgroup: MemoryCgroup, launch: Launch, script: Script
+) -> None:
+    _need(_why_no_namespaces(*CONTAINER))
+    job = _two_at_once(launch, script, 1, *larger_cgroup.entering, *CONTAINER)
+
+    assert job.wait() == 128 + signal.SIGKILL
+    said = " ".join(job.stderr.decode().split())
+    assert "probably the kernel killed it because its cgroup was out of memory (limit 144 MiB" in said
 
 
 def test_only_a_worker_in_a_cgroup_of_its_own_ran_out_of_its_memory(

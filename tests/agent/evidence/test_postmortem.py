@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.agent.evidence import postmortem
 from phalanx.agent.evidence.explanations import Explanation
 from phalanx.agent.evidence.postmortem import FIRST_PID_NAMESPACE, Postmortem
 from phalanx.multiprocessing.pidfd import PidfdChild, Remains, has_ended
@@ -68,8 +69,17 @@ class Machine:
         with path.open("a") as file:
             file.write(text)
 
-    def killed(self, number: int = signal.SIGKILL, remains: Remains | None = None) -> Explanation:
-        return self.postmortem.explain(17, -number, was_asked_to_stop=False, remains=remains)
+    def killed(
+        self,
+        number: int = signal.SIGKILL,
+        remains: Remains | None = None,
+        *,
+        pid: int = 17,
+        local_rank: int = 0,
+    ) -> Explanation:
+        return self.postmortem.explain(
+            pid, -number, was_asked_to_stop=False, remains=remains, local_rank=local_rank
+        )
 
 
 @pytest.fixture
@@ -125,6 +135,62 @@ def test_v2_a_neighbours_death_counts_in_the_cgroup_around_both_and_explains_not
     assert (
         machine.killed().sentences[0].startswith("this launcher did not kill it; its cgroups count no kill")
     )
+
+
+PROBABLY, STRANGER = "probably the kernel killed it", "this launcher did not kill it"
+
+
+def test_of_two_that_died_together_the_second_is_explained_when_the_first_is_back(machine: Machine) -> None:
+    machine.v2("/job")
+    machine.v2_events("/job", oom=0, kills=0)
+    machine.postmortem.begin()
+    machine.v2_events("/job", oom=2, kills=2)
+    assert machine.killed(local_rank=1).sentences[0].startswith(PROBABLY)
+    machine.postmortem.begin_single(1)
+    assert machine.killed(local_rank=2).sentences[0].startswith(PROBABLY)
+    machine.postmortem.begin_single(2)
+
+    for one in (1, 2):
+        assert machine.killed(local_rank=one).sentences[0].startswith(STRANGER), "nothing since they are back"
+    machine.v2_events("/job", oom=3, kills=3)
+    assert machine.killed(local_rank=1).sentences[0].startswith(PROBABLY)
+
+
+def test_what_was_long_before_a_death_explains_it_no_more_than_what_was_before_the_worker(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.v2("/job")
+    machine.v2_events("/job", oom=0, kills=0)
+    machine.postmortem.begin()
+    machine.v2_events("/job", oom=1, kills=1)
+    machine.postmortem.begin_single(1)
+    assert machine.killed(local_rank=2).sentences[0].startswith(PROBABLY), "it may have been dying since then"
+    monkeypatch.setattr(postmortem, "DYING_S", 0.0)  # from now on that was long ago
+    assert machine.killed(local_rank=2).sentences[0].startswith(STRANGER)
+
+
+def test_the_kernels_words_on_one_worker_outlive_the_restart_of_another(machine: Machine) -> None:
+    machine.v2("/job")
+    machine.v2_events("/job", oom=0, kills=0)
+    machine.log("")
+    machine.postmortem.begin()
+    for pid in (17, 18):
+        machine.log(OOM_LINE.format(number=pid, of="/job", victim="/job", pid=pid))
+    machine.postmortem.begin_single(1)
+    assert machine.killed(pid=18, local_rank=2).certain == "out of memory"
+    assert machine.killed(pid=17, local_rank=1).certain == "", (
+        "a number that was given anew is another process"
+    )
+    machine.postmortem.close()
+
+
+def test_restarts_without_end_keep_few_baselines(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.v2("/job")
+    monkeypatch.setattr(postmortem, "DYING_S", 0.0)
+    machine.postmortem.begin()
+    for number in range(100):
+        machine.postmortem.begin_single(number % 3)
+    assert len(machine.postmortem._baselines) == 2
 
 
 @pytest.mark.parametrize("ending", ["", " (deleted)"])

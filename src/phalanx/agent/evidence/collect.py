@@ -91,6 +91,7 @@ class Evidence:
             end.exit_code,
             was_asked_to_stop=end.stopped_at is not None,
             remains=workers.remains(end.local_rank),
+            local_rank=end.local_rank,
         )
         return Failure(
             **known,

@@ -1,6 +1,7 @@
 """Looks at the machine after a signal has killed a worker: memory counters, the kernel's log, /dev/shm, core limits.
 
-A baseline is taken when the workers of a round start; nothing is read while they run. Every look is a handful of
+A baseline is taken when the workers of a round start, and when one of them is started again beside the others; nothing
+is read while they run. Every look is a handful of
 files of the kernel, none of which can make the reader wait, and what cannot be read is unknown: nothing is raised.
 ``explanations.py`` makes sentences of it.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.records import Struct
@@ -24,12 +26,22 @@ FIRST_PID_NAMESPACE = "pid:[4026531836]"
 RECORDS_MAX = 20_000  # of the kernel's log in one look, more than its buffer holds on most machines; 40 ms
 RECORD_BYTES = 8192  # devkmsg's longest record
 LINES_MAX = 1000  # kept of a round
+# Between the kernel's count of a kill and the look at who died of it: a large worker dies slowly, its children get half
+# a second and then five, its logs two.
+DYING_S = 30.0
 UNLIMITED_BYTES = 1 << 62  # how cgroup v1 says "no limit" is the largest number of whole pages
 
 
 class _Count(Struct):
     kills: int | None
     limit_hits: int | None
+
+
+class _Baseline(Struct):
+    """The counters of each cgroup at one moment, in monotonic seconds."""
+
+    at: float
+    counts: dict[str, _Count]
 
 
 class _Hierarchy(Struct):
@@ -41,16 +53,21 @@ class _Hierarchy(Struct):
 
 
 class Postmortem:
-    """``begin()`` when workers start, ``explain()`` for each that a signal killed. ``root``: what stands for ``/``."""
+    """``begin()`` when workers start, ``begin_single()`` when one of them starts again, ``explain()`` for each that was
+    killed. ``root``: what stands for ``/``.
+    """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
         self._hierarchy: _Hierarchy | None = None
         self._has_looked = False
         self._own = ""
-        self._before: dict[str, _Count] = {}
+        self._baselines = [
+            _Baseline(0.0, {})
+        ]  # in order of time; the last one older than DYING_S, and the younger ones
+        self._began_at: dict[int, float] = {}  # of those that were started again
         self._log = -1
-        self._lines: list[str] = []
+        self._lines: list[tuple[float, str]] = []  # and when each was read
 
     def begin(self) -> None:
         """Remember the counters, and the end of the kernel's log: what is older explains no death of this round."""
@@ -59,18 +76,33 @@ class Postmortem:
             self._hierarchy = _memory_hierarchy(self._read("/proc/self/mountinfo"))
             self._log = self._open_log()
         self._own = self._cgroup_of(self._read("/proc/self/cgroup"))
-        self._before = {path: self._count(path) for path in self._levels(self._own)}
+        self._baselines = [self._baseline()]
+        self._began_at.clear()
         self._lines.clear()
         self._skip_log()
 
+    def begin_single(self, local_rank: int) -> None:
+        """The same for one worker that is about to start while others run, or are dying: what explains those is kept."""
+        self._read_log()
+        old = self._before(time.monotonic() - DYING_S)
+        self._baselines = [*self._baselines[self._baselines.index(old) :], self._baseline()]
+        self._began_at[local_rank] = self._baselines[-1].at
+
     def explain(
-        self, pid: int, exit_code: int, *, was_asked_to_stop: bool, remains: Remains | None
+        self,
+        pid: int,
+        exit_code: int,
+        *,
+        was_asked_to_stop: bool,
+        remains: Remains | None,
+        local_rank: int = 0,
     ) -> Explanation:
         """Why the worker died, as far as its machine tells; of most exit codes that are no signals nothing."""
         from phalanx.agent.evidence.explanations import Facts, explain, is_about, out_of_memory
 
         self._read_log()
-        lines = tuple(line for line in self._lines if is_about(line, pid))
+        began_at = self._began_at.get(local_rank, 0.0)
+        lines = tuple(line for at, line in self._lines if at >= began_at and is_about(line, pid))
         known = out_of_memory(lines, pid)
         is_of_memory = exit_code >= 0 or exit_code == -signal.SIGKILL
         is_bus_error = exit_code == -signal.SIGBUS
@@ -85,7 +117,7 @@ class Postmortem:
                 pid=pid,
                 signal=max(-exit_code, 0),
                 was_asked_to_stop=was_asked_to_stop,
-                cgroups=self._accounts(paths) if is_of_memory else (),
+                cgroups=self._accounts(paths, began_at) if is_of_memory else (),
                 kernel_lines=lines,
                 is_log_readable=self._log >= 0,
                 peak_bytes=_own_peak(remains),
@@ -104,6 +136,14 @@ class Postmortem:
             self._log = -1
 
     # Cgroups
+
+    def _baseline(self) -> _Baseline:
+        at = time.monotonic()
+        return _Baseline(at, {path: self._count(path) for path in self._levels(self._own)})
+
+    def _before(self, at: float) -> _Baseline:
+        """The last that was taken by then, or the first one."""
+        return next((one for one in reversed(self._baselines) if one.at <= at), self._baselines[0])
 
     def _where_it_died(self, remains: Remains | None) -> str:
         """The cgroup that the dead worker was in; empty: the kernel does not tell (v1 moves its dead to the root)."""
@@ -149,13 +189,15 @@ class Postmortem:
         events = self._file(path, "memory.events.local") or self._file(path, "memory.events")
         return _Count(_field(events, "oom_kill"), _field(events, "oom"))
 
-    def _accounts(self, paths: list[str]) -> tuple[CgroupLevel, ...]:
+    def _accounts(self, paths: list[str], began_at: float) -> tuple[CgroupLevel, ...]:
+        """What they count since this worker began; if that was long ago, since shortly before it died."""
         from phalanx.agent.evidence.explanations import CgroupLevel
 
+        counts = self._before(max(began_at, time.monotonic() - DYING_S)).counts
         levels = []
         is_hit_found = False
         for path in paths:
-            before, after = self._before.get(path, _Count(None, None)), self._count(path)
+            before, after = counts.get(path, _Count(None, None)), self._count(path)
             # Innermost first: where only sums are told, everything around the one whose limit was reached rises, too.
             is_hit = not is_hit_found and (after.limit_hits or 0) > (before.limit_hits or 0)
             is_hit_found = is_hit_found or is_hit
@@ -198,6 +240,7 @@ class Postmortem:
         """Take in what is new and about a process; a record for each read, until there is none."""
         from phalanx.agent.evidence.explanations import is_about
 
+        now = time.monotonic()
         for _ in range(RECORDS_MAX if self._log >= 0 else 0):
             try:
                 record = os.read(self._log, RECORD_BYTES)
@@ -211,7 +254,7 @@ class Postmortem:
                 # <level>,<number>,<time>,<flags>;<text>; lines that begin with a blank are about devices
                 _, _, text = line.partition(";")
                 if not line.startswith(" ") and is_about(text):
-                    self._lines.append(text)
+                    self._lines.append((now, text))
         del self._lines[:-LINES_MAX]
 
     # The rest

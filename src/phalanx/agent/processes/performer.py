@@ -105,9 +105,9 @@ class Processes:
             self._singles.unwatch()
 
     def forget(self, local_rank: int) -> None:
-        """This worker gets a successor: what it said, and how its machine was then, explains nothing any more."""
+        """This worker gets a successor: what it said, and how its machine was, explains nothing of that one's end."""
         self._told.pop(local_rank, None)
-        self.evidence.postmortem.begin()
+        self.evidence.postmortem.begin_single(local_rank)
 
     # Starting
 
