@@ -82,7 +82,7 @@ class Postmortem:
         self._skip_log()
 
     def begin_single(self, local_rank: int) -> None:
-        """The same for one worker that is about to start while others run, or are dying: what explains those is kept."""
+        """The same for one worker about to start while others run, or are dying: what explains those is kept."""
         self._read_log()
         old = self._before(time.monotonic() - DYING_S)
         self._baselines = [*self._baselines[self._baselines.index(old) :], self._baseline()]
