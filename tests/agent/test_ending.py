@@ -25,6 +25,7 @@ from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
     DeadlinePassed,
+    ExceptionSeen,
     Say,
     StopAsked,
     TreeEmptied,
@@ -181,6 +182,29 @@ def test_who_is_told_to_leave_while_workers_start_keeps_its_own_signal_and_grace
     machine.step(stopped_round(StopCause.LOSS, grace_s=2.0), 2)
     assert machine.step(WorkersSpawned({0: 100, 1: 101}), 3) == [AnnounceStop(INT, 40), SignalWorkers(INT)]
     assert machine.deadline == 5
+
+
+@pytest.mark.parametrize("way", ["told", "told to stop all", "the others were"])
+def test_who_is_stopped_knows_which_of_its_workers_that_ended(way: str) -> None:
+    machine, _ = running(stops_all_as="n1" if way == "told to stop all" else None)
+    machine.step(WorkersExited({0: 0}), 1)
+    machine.step(
+        Noticed((events.JobDecided(STOPPED),)) if way == "the others were" else StopAsked(TERM, 30), 2
+    )
+    machine.step(WorkersExited({1: 0}), 3)
+    verdict = end_of(machine, collect(machine, machine.step(TreeEmptied(), 3), 3))
+    assert (verdict.ending, verdict.stopped) == (Ending.STOPPED, ((1, 1),))
+
+
+def test_a_failure_before_the_request_is_named_as_the_one_that_was_first() -> None:
+    machine, _ = running()
+    machine.step(ExceptionSeen(1, 0.5, "ValueError: x"), 1)
+    machine.step(WorkersExited({0: 3, 1: 4}), 2)
+    machine.step(StopAsked(TERM, 30), 2.5)
+    verdict = end_of(machine, collect(machine, machine.step(TreeEmptied(), 3), 3))
+    assert verdict.cause is not None
+    assert (verdict.cause.rank, verdict.exit_code) == (1, 4)
+    assert verdict.reason == "rank 1 ended with exit code 4 before SIGTERM arrived"
 
 
 # Ending the job everywhere

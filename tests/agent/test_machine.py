@@ -41,7 +41,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.restarts.policy import RestartPolicy
-from phalanx.agent.verdict.stored import failures_from, verdict_text
+from phalanx.agent.verdict.stored import evidence_from, verdict_text
 from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, StopRepeated
@@ -158,7 +158,7 @@ def report_of(machine: AgentMachine, others: Others, now: float) -> tuple[Outcom
     """End the tree, collect the evidence, and return what the others are told of it."""
     collect(machine, machine.step(TreeEmptied(), now), now)
     (gone,) = others.told(events.WorkersGone)
-    return gone.report.outcome, failures_from(gone.report.evidence)
+    return gone.report.outcome, evidence_from(gone.report.evidence).failures
 
 
 def end_of(machine: AgentMachine, commands: list[Any], now: float = 100) -> Verdict:

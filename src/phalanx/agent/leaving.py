@@ -10,13 +10,12 @@ from collections.abc import Sequence
 from signal import SIGTERM, Signals, valid_signals
 
 from phalanx.agent.graces import Graces
-from phalanx.agent.group import StopAsked
+from phalanx.agent.group import GroupMachine, StopAsked
 from phalanx.agent.restarts.policy import RestartPolicy, describe, has_restart_left
 from phalanx.agent.verdict.stored import verdict_text
-from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, judge
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, first_failure, judge
 from phalanx.multiprocessing.machine import SAME_REQUEST_S
 from phalanx.rendezvous.events import EndAsked, LeaveAsked, StopRound
-from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stop_cause import StopCause
 
 __all__ = ["Leaving", "request_by", "request_of", "warned"]
@@ -76,17 +75,19 @@ class Leaving:
         """The end of who was told to stop."""
         return self._verdict(f"stopped by {self._name}")
 
-    def judge(self, failures: Sequence[Failure], settled: Round | None, restarts: RestartPolicy) -> Verdict:
+    def judge(self, failures: Sequence[Failure], group: GroupMachine, restarts: RestartPolicy) -> Verdict:
         """A failure that came before the request is still the end of the job, unless it would have been retried.
 
         Where a connection to another node broke, that node has failed or left, and it is blamed there.
         """
-        assert settled is not None, "workers are of a round"
-        is_alone = settled.group_world_size == 1
+        assert group.round is not None, "workers are of a round"
+        is_alone = group.round.group_world_size == 1
         own = [one for one in failures if not one.is_collateral and (is_alone or not one.is_secondary)]
-        if own and not self.is_for_all and not has_restart_left(own, restarts, settled.restart_count):
-            return judge(failures, reason=f"{describe(own[0])} before {self._name} arrived")
-        return self.stopped()
+        first = first_failure(own)
+        if first is None or self.is_for_all or has_restart_left(own, restarts, group.round.restart_count):
+            return self.stopped()
+        reason = f"{describe(first)} before {self._name} arrived"
+        return judge(failures, reason=reason, cause=first, stopped=group.stopped_ranks)
 
     @property
     def _name(self) -> str:

@@ -42,7 +42,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
-from phalanx.agent.outcomes import failure_seen, place_given_up, report_of
+from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped
 from phalanx.agent.passing import PassedSignals
 from phalanx.agent.restarts.policy import RestartPolicy, exclusion
 from phalanx.agent.verdict.stored import verdict_from
@@ -50,7 +50,6 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Fail
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
 from phalanx.rendezvous import events
-from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import Outcome, Report
 
 __all__ = ["AgentMachine", "AgentState"]
@@ -95,7 +94,6 @@ class AgentMachine(Machine[AgentState]):
         self._passed = PassedSignals(pass_signals)
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
         self._was_cut = False  # this round's workers were stopped because the store was not heard
-        self._round: Round | None = None
         self.group = self.group_kind(nproc, grace_s=graces.restart_s)
 
     def step(self, event: object, now: float) -> list[Any]:
@@ -199,15 +197,14 @@ class AgentMachine(Machine[AgentState]):
             return commands  # the job was decided at once
         if self._ended_by_us:
             assert self.verdict is not None, "the end came before the workers had gone"
-            return [*commands, *self._close(self.verdict, now)]
-        if not self._leaving.is_asked:
+            verdict = self.verdict
+        elif not self._leaving.is_asked:
             return commands
-        if report.outcome is Outcome.SUCCEEDED and not self._leaving.is_for_all:
-            return [*commands, *self._close(Verdict(ending=Ending.SUCCEEDED, exit_code=0), now)]
-        return [
-            *commands,
-            *self._close(self._leaving.judge(event.failures, self._round, self._restarts), now),
-        ]
+        elif report.outcome is Outcome.SUCCEEDED and not self._leaving.is_for_all:
+            verdict = Verdict(ending=Ending.SUCCEEDED, exit_code=0)
+        else:
+            verdict = self._leaving.judge(event.failures, self.group, self._restarts)
+        return [*commands, *self._close(with_stopped(verdict, self.group.stopped_ranks), now)]
 
     def _give_up_place(self, report: Report, failures: Sequence[Failure], now: float) -> list[Any]:
         """Something of the job is left that nobody can kill: no round may run beside it on this node."""
@@ -216,10 +213,10 @@ class AgentMachine(Machine[AgentState]):
         if self.verdict is not None and self.verdict.exit_code:
             verdict = self.verdict
         elif self._leaving.is_asked:
-            verdict = self._leaving.judge(failures, self._round, self._restarts)
+            verdict = self._leaving.judge(failures, self.group, self._restarts)
         else:
-            verdict = place_given_up(failures)
-        return [*commands, *self._close(verdict, now)]
+            verdict = place_given_up(failures, self.group.stopped_ranks)
+        return [*commands, *self._close(with_stopped(verdict, self.group.stopped_ranks), now)]
 
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         if not self._passed.is_new_here(event.signal, now):
@@ -250,7 +247,6 @@ class AgentMachine(Machine[AgentState]):
     def _formed(self, notice: events.RoundFormed, now: float) -> list[Any]:
         assert self.state is AgentState.WAITING, f"a round formed in state {self.state.name}"
         self.state = AgentState.RUNNING
-        self._round = notice.round
         self._was_cut = False
         grace_s = self._graces.restart_s
         self.group = self.group_kind(self._nproc, grace_s=grace_s, straggler_s=self._straggler_s)

@@ -164,6 +164,7 @@ class Node:
             self._console,
             channel_path=channel_path,
             on_round=self._on_round,
+            connected=lambda: self._channel.connected,
         )
         own: dict[type, Callable[[Any], None]] = {
             AnnounceStop: self._announce_stop,
@@ -225,6 +226,8 @@ class Node:
             return ""  # most jobs end like that, and need none of it
         from phalanx.agent.report.files import last_words
 
+        if verdict.ending is not Ending.FAILED:
+            self._spec.logs.discard_if_empty()  # so that the report names no folder that will be gone
         return last_words(
             verdict,
             name=self._spec.name,

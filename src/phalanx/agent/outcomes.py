@@ -7,11 +7,12 @@ from collections.abc import Collection, Sequence
 from phalanx.agent.group import DeadlinePassed, GroupMachine, GroupState, SpawnFailed, WorkersExited
 from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.verdict.stored import failures_text
-from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge
+from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Failure, Verdict, judge, ranges_of
+from phalanx.records import changed
 from phalanx.rendezvous.events import WorkerFailed
 from phalanx.rendezvous.stored import Outcome, Report
 
-__all__ = ["failure_seen", "place_given_up", "report_of"]
+__all__ = ["failure_seen", "place_given_up", "report_of", "with_stopped"]
 
 
 def failure_seen(event: object, was: GroupState, group: GroupMachine) -> WorkerFailed | None:
@@ -49,11 +50,17 @@ def report_of(
     )
 
 
-def place_given_up(failures: Sequence[Failure]) -> Verdict:
+def place_given_up(failures: Sequence[Failure], stopped: Collection[int]) -> Verdict:
     """Something of the job is left that nobody can kill, and no round may run beside it: the end of this node's part.
 
     The exit code is that of this node's first failure, else 75: it is no success, whatever the workers ended with.
     """
     if any(not one.is_collateral for one in failures):
-        return judge(failures, reason=PLACE_GIVEN_UP)
+        return judge(failures, reason=PLACE_GIVEN_UP, stopped=stopped)
     return Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=PLACE_GIVEN_UP)
+
+
+def with_stopped(verdict: Verdict, stopped: Collection[int]) -> Verdict:
+    """The end of a job that no worker's failure ended, with those ranks of this node that were stopped for it."""
+    is_known = verdict.ending is Ending.SUCCEEDED or verdict.cause is not None
+    return verdict if is_known else changed(verdict, stopped=ranges_of(stopped))

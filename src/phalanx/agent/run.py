@@ -6,11 +6,13 @@ fork without exec. Only then is asyncio, by far the largest import, paid for.
 
 from __future__ import annotations
 
+import errno
 import signal
 from typing import TYPE_CHECKING
 
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.spec import Ended, JobSpec
+from phalanx.multiprocessing.descriptors import hold_back, how_to_get_more, make_room
 from phalanx.multiprocessing.trees import become_subreaper
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ __all__ = ["run_job"]
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Whoever told us to stop waits for our end; a pager that somebody has left open would hold it up for ever.
 READER_S = 2.0
+# The keeper, the loop, the channel, the logs, a store that other nodes reach, and a few to import and to read with.
+DESCRIPTORS = 32
 
 
 def run_job(spec: JobSpec) -> int:
@@ -35,6 +39,8 @@ def run_job(spec: JobSpec) -> int:
         signal.signal(number, signal.SIG_IGN)
     become_subreaper()
     host = spec.host
+    if lack := _lack_of_descriptors(spec.nproc):
+        return _not_begun(spec, lack)
     keeper = Keeper.start(spec.job_token, keep=() if host is None else host.witness())
     from phalanx.agent.processes.console import Console
 
@@ -46,6 +52,44 @@ def run_job(spec: JobSpec) -> int:
     if host is not None:
         host.told(ended)
     _say_last(console, ended, hurry=None if host is None else host.fileno())
+    return ended.exit_code
+
+
+def _lack_of_descriptors(nproc: int) -> str:
+    """Why this process cannot open what an agent needs, as long as that can be said; nothing if it can."""
+    try:
+        with hold_back(DESCRIPTORS):
+            return ""
+    except OSError:
+        make_room(nproc)
+    try:
+        with hold_back(DESCRIPTORS):
+            return ""
+    except OSError as error:
+        advice = f"; {how_to_get_more(nproc)}" if error.errno == errno.EMFILE else ""
+        return f"this launcher needs {DESCRIPTORS} descriptors: {error.strerror}{advice}"
+
+
+def _not_begun(spec: JobSpec, reason: str) -> int:
+    from phalanx.agent.processes.console import Console
+    from phalanx.agent.report.files import last_words
+    from phalanx.agent.report.flight import FlightRecord
+    from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
+
+    verdict = Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=reason)
+    words = last_words(
+        verdict,
+        name=spec.name,
+        settled=None,
+        log_dir=None,
+        flight=FlightRecord(),
+        error_file=spec.error_file,
+        report_file=spec.report_file,
+    )
+    ended = Ended(verdict.exit_code, words, True, (), verdict)
+    if spec.host is not None:
+        spec.host.told(ended)
+    _say_last(Console(), ended, hurry=None if spec.host is None else spec.host.fileno())
     return ended.exit_code
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from signal import Signals
 
 from phalanx.agent.group import GroupMachine, GroupState, StopAsked
 from phalanx.agent.restarts.policy import describe
-from phalanx.agent.verdict.verdict import Verdict
+from phalanx.agent.verdict.verdict import Verdict, listed, ranges_of
 from phalanx.rendezvous.round import Round
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "asked",
     "asked_early",
     "formed",
+    "not_passed",
     "one_line",
     "over",
     "stopped_for",
@@ -63,6 +65,13 @@ def asked(event: StopAsked, group: GroupMachine) -> str:
 def asked_early(event: StopAsked) -> str:
     """The same while no workers run."""
     return f"{Signals(event.signal).name}: no workers run here now, so this node ends at once"
+
+
+def not_passed(signal: int, local_ranks: Collection[int]) -> str:
+    """Workers would have died of a signal that is no request to end."""
+    whom = f"local {listed(ranges_of(local_ranks))}"
+    have = "have" if len(local_ranks) > 1 else "has"
+    return f"{Signals(signal).name} was not passed to {whom}, which {have} no handler for it"
 
 
 def _asked_whom(group: GroupMachine, event: StopAsked) -> str:

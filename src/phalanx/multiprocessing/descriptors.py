@@ -85,7 +85,8 @@ def how_to_get_more(workers: int) -> str:
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = -(-(PER_WORKER * workers + 2 * RESERVE) // 256) * 256
-    advice = f"the limit is {soft} and {workers} workers may need {enough}: run 'ulimit -n {enough}' first"
+    many = f"{workers} workers" if workers > 1 else "1 worker"
+    advice = f"the limit is {soft} and {many} may need {enough}: run 'ulimit -n {enough}' first"
     if hard != resource.RLIM_INFINITY and hard < enough:
         advice += f", for which the hard limit of {hard} must be raised (limits.conf, LimitNOFILE=, docker --ulimit)"
     return advice

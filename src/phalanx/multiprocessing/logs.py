@@ -83,6 +83,10 @@ class LogsSpecs(ABC):
         """The folder of this run alone, where the launcher may leave an account of it; None: there is none."""
         return None
 
+    def discard_if_empty(self) -> bool:
+        """Remove what was made for the logs of a job that wrote none; True when it is gone, ``run_log_dir`` too."""
+        return False
+
 
 class DefaultLogsSpecs(LogsSpecs):
     """torchelastic's layout under ``log_dir``, or under a new ``torchelastic_*`` temporary folder when it is None.

@@ -63,9 +63,11 @@ def recorded(path: Path, body: str = "raise ValueError('bad batch 17')") -> Path
     return path
 
 
-def failure(workers: object, told: ExceptionRecorded | None = None, **end: Any) -> Failure:
+def failure(
+    workers: object, told: ExceptionRecorded | None = None, *, straggler_s: float | None = None, **end: Any
+) -> Failure:
     known: dict[str, Any] = {"local_rank": 0, "exit_code": 1, "at": time.monotonic(), "stopped_at": None}
-    evidence = Evidence()
+    evidence = Evidence(straggler_s)
     (found,) = evidence.collect(
         SETTLED,
         workers,  # type: ignore[arg-type] # two methods of it are needed
@@ -162,3 +164,39 @@ def test_a_worker_that_never_began_has_its_node_and_its_reason() -> None:
         "'trian' was not found",
     )
     assert found.wall_at > 0
+
+
+@pytest.mark.parametrize(("ended_with", "told"), [(-15, 1), (-9, 1), (-11, 1), (0, 1), (1, 1), (7, 7)])
+def test_a_worker_that_ran_on_too_long_has_one_code_whatever_our_signal_made_of_it(
+    tmp_path: Path, ended_with: int, told: int
+) -> None:
+    now = time.monotonic()
+    path = recorded(tmp_path / "error.json", body=f"sys.exit({ended_with})") if ended_with > 1 else tmp_path
+    found = failure(
+        Ended(path), straggler_s=5.0, exit_code=ended_with, at=now, stopped_at=now - 3, is_straggler=True
+    )
+    assert (found.exit_code, found.blamed_exit_code, found.is_straggler) == (told, told, True)
+    assert found.summary == found.message
+    assert "still ran 5 s after others had ended: stopped for that (--straggler-timeout)" in found.summary
+    assert (found.explanation, found.exception, found.is_collateral) == ("", "", False)
+    assert found.exited_at == now - 3, "when it was stopped, as the others"
+
+
+def test_where_the_limit_is_not_known_here_a_straggler_is_one_all_the_same(tmp_path: Path) -> None:
+    found = failure(Ended(tmp_path), exit_code=-15, stopped_at=1.0, is_straggler=True)
+    assert found.summary.startswith("it still ran long after")
+
+
+def test_an_exception_of_its_own_explains_why_a_worker_ran_on(tmp_path: Path) -> None:
+    path = recorded(tmp_path / "error.json")
+    found = failure(Ended(path), exit_code=-15, stopped_at=time.monotonic(), is_straggler=True)
+    assert (found.exception, found.is_straggler, found.blamed_exit_code) == ("ValueError", False, 1)
+    assert not found.is_collateral
+
+
+def test_an_exception_of_a_worker_that_was_stopped_for_that_shows_where_it_was(tmp_path: Path) -> None:
+    before = time.monotonic()
+    path = recorded(tmp_path / "error.json")
+    found = failure(Ended(path), exit_code=1, stopped_at=before, is_straggler=True)
+    assert found.traceback.endswith("ValueError: bad batch 17\n")
+    assert (found.is_straggler, found.exception, found.place) == (True, "", "")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import resource
+import signal
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.agent.report.data import error_data, report_data
-from phalanx.agent.report.files import last_words
+from phalanx.agent.report.files import last_words, save_flight
 from phalanx.agent.report.flight import FlightRecord
-from phalanx.agent.report.text import OTHERS_MAX, failure_report, listed, shown
+from phalanx.agent.report.text import OTHERS_MAX, failure_report, shown
 from phalanx.agent.verdict.stored import STDERR_MAX, verdict_from, verdict_text
-from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, judge, ranges_of
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, judge, listed, ranges_of
 from phalanx.errors import ProcessFailure
+from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 CALLSTACK = 'Traceback (most recent call last):\n  File "t.py", line 2, in <module>\nValueError: x\n'
@@ -79,8 +84,30 @@ def test_the_last_lines_say_what_was_restarted_why_it_is_over_and_who_failed_fir
 
 
 def with_restarts(verdict: Verdict, restarts: tuple[str, ...]) -> Verdict:
-    fields = {field: getattr(verdict, field) for field in verdict.__struct_fields__}
-    return Verdict(**{**fields, "restarts": restarts, "restart_count": len(restarts)})
+    return changed(verdict, restarts=restarts, restart_count=len(restarts))
+
+
+def test_restarts_that_cost_nothing_are_told_too() -> None:
+    told = "round 1: rank 0 failed: OSError: in use (not charged)"
+    text = report(changed(with_restarts(judge([raised(1)], reason=""), (told,)), restart_count=0))
+    assert text.splitlines()[-3:-1] == ["phalanx: restarted before:", f"phalanx:   {told}"]
+
+
+LATE = "it still ran 5 s after others had ended: stopped for that (--straggler-timeout)"
+
+
+def late(rank: int, **facts: object) -> Failure:
+    return failed(rank, summary=LATE, message=LATE, is_straggler=True, **facts)
+
+
+def test_all_that_ran_on_too_long_are_named_in_the_last_line() -> None:
+    still = "still ran 5 s after others had ended: stopped for that (--straggler-timeout) (exit code 1)"
+    last = report(judge([late(3, group_world_size=2)], reason="")).splitlines()[-1]
+    assert last == f"phalanx: t.py failed: rank 3 on n2 {still}"
+    several = judge([late(1, exited_at=7.0), late(3, host="n3", group_rank=1, group_world_size=2)], reason="")
+    *_, tie, last = report(several).splitlines()
+    assert tie == "phalanx: rank 1 and rank 3 failed at the same moment; rank 1 is shown"
+    assert last == f"phalanx: t.py failed: ranks 1, 3 {still}"
 
 
 def test_on_one_machine_no_host_is_named_and_the_logs_once() -> None:
@@ -515,6 +542,56 @@ def test_a_failed_job_leaves_its_report_beside_the_flight_record(tmp_path: Path)
     words(tmp_path, VERDICT, log_dir=str(tmp_path))
     assert sorted(one.name for one in tmp_path.iterdir()) == ["flight.jsonl", "report.json"]
     assert json.loads((tmp_path / "report.json").read_text())["first_failure"]["rank"] == 1
+
+
+def flight() -> FlightRecord:
+    record = FlightRecord()
+    record.add(1.0, "RUNNING", "x" * 100_000, [])
+    return record
+
+
+def test_a_flight_record_of_a_bug_has_a_name_that_nobody_can_foresee_and_is_the_users_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "victim").write_text("whole")
+    (tmp_path / f"phalanx-flight-{os.getpid()}.jsonl").symlink_to(tmp_path / "victim")
+    paths = [save_flight(flight(), None, is_bug=True) for _ in range(2)]
+    assert (tmp_path / "victim").read_text() == "whole"
+    assert len({*paths, None}) == 3
+    for path in paths:
+        assert path is not None
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        assert json.loads(Path(path).read_text())["state"] == "RUNNING"
+
+
+@pytest.mark.parametrize("is_at_home", [True, False])
+def test_a_flight_record_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_home: bool
+) -> None:
+    """As on a full disk: no file of this process may grow beyond a page."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        assert save_flight(flight(), str(tmp_path) if is_at_home else None, is_bug=True) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_flight_record_replaces_a_link_and_leaves_its_target_alone(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (tmp_path / "victim").write_text("whole")
+    (logs / "flight.jsonl").symlink_to(tmp_path / "victim")
+    assert save_flight(flight(), str(logs), is_bug=False) == str(logs / "flight.jsonl")
+    assert (tmp_path / "victim").read_text() == "whole"
+    assert "RUNNING" in (logs / "flight.jsonl").read_text()
 
 
 def test_a_log_folder_that_is_gone_changes_nothing(tmp_path: Path) -> None:

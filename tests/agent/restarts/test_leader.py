@@ -206,3 +206,22 @@ def test_the_verdicts_of_success_and_of_no_round() -> None:
     assert (success.exit_code, success.restart_count) == (0, 2)
     nobody = verdict_from(policy.not_formed("1 of 2", None))
     assert (nobody.ending, nobody.exit_code, nobody.reason) == (Ending.FAILED, 75, "1 of 2")
+
+
+def test_of_very_many_failures_on_a_node_all_ranks_are_in_the_verdict() -> None:
+    many = [primary(rank, exited_at=5.0) for rank in range(100)]
+    decision = ask(member(0, *many, primary(100, exited_at=7.0, stopped_at=6.0)), max_restarts=0)
+    assert isinstance(decision, EndJob)
+    verdict = verdict_from(decision.text)
+    assert len(verdict.failures) < 100
+    assert (verdict.failed, verdict.tied) == (((0, 99),), ((0, 99),))
+
+
+def test_ties_are_those_of_the_node_that_failed_first() -> None:
+    decision = ask(
+        member(0, primary(0), primary(1), signed_at=7),
+        member(1, *(primary(rank, group_rank=1) for rank in (2, 3)), signed_at=5),
+        max_restarts=0,
+    )
+    assert isinstance(decision, EndJob)
+    assert verdict_from(decision.text).tied == ((2, 3),)

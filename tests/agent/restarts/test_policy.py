@@ -383,6 +383,22 @@ def test_the_last_restarts_are_remembered_in_bounded_words() -> None:
     assert all(len(one) <= PAST_CHARACTERS for one in job.standing.past)
 
 
+@pytest.mark.parametrize("free", ["port", "excluded"])
+def test_restarts_that_cost_nothing_are_remembered_as_such(free: str) -> None:
+    job = Job(max_restarts=9)
+    job.fails(number=1)
+    if free == "port":
+        job.fails(failure("OSError: in use", rank=0, master_port_taken=True), number=2)
+    else:
+        job.fails(failure("OSError: in use", rank=0), number=2, is_node_excluded=True)
+    assert job.standing.used == 1
+    assert job.standing.past[1:] == ("round 2: rank 0 failed: OSError: in use (not charged)",)
+    for number in range(3, 9):
+        job.fails(failure("x" * 500), number=number, is_node_excluded=True)
+    assert len(job.standing.past) == PAST_MAX
+    assert all(len(one) <= PAST_CHARACTERS and one.endswith(" (not charged)") for one in job.standing.past)
+
+
 def test_a_round_that_knows_all_of_it_is_small_in_the_store() -> None:
     """Every agent reads it: about a kibibyte, and a few of them in scripts that need several bytes for a letter."""
     for letter, most in (("x", 1500), ("ü", 2500), ("火", 3500)):

@@ -57,7 +57,7 @@ from phalanx.agent.single.life import (
     WorkerStarted,
 )
 from phalanx.agent.single.machine import SinglyAgent, SinglyGroup
-from phalanx.agent.verdict.stored import failures_from
+from phalanx.agent.verdict.stored import evidence_from
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.multiprocessing.machine import TREE_KILL_S, NameStuck, SignalTree, SignalWorkers
@@ -185,7 +185,7 @@ def test_a_failed_worker_asks_and_is_started_when_it_is_answered_while_the_other
     (asked,) = others.told(events.FailedAlone)
     assert (asked.local_rank, asked.report.outcome, asked.report.life_s) == (1, Outcome.FAILED, 5)
     assert (asked.report.step, asked.report.checkpoint) == (12, 10)
-    assert [one.rank for one in failures_from(asked.report.evidence)] == [1]
+    assert [one.rank for one in evidence_from(asked.report.evidence).failures] == [1]
     assert not others.told(events.WorkerFailed)
     assert not others.told(events.FirstSignSeen)
     told, start = machine.step(Noticed((GRANTED,)), 6)
@@ -249,7 +249,7 @@ def test_who_is_between_two_lives_when_the_group_is_stopped_has_ended_and_failed
     machine.step(EvidenceCollected(failures_of(collect)), 8)
     (gone,) = others.told(events.WorkersGone)
     assert gone.report.outcome is Outcome.STOPPED
-    assert failures_from(gone.report.evidence) == ()
+    assert evidence_from(gone.report.evidence).failures == ()
 
 
 def test_a_group_without_a_live_worker_is_stopped_at_once() -> None:
@@ -385,7 +385,7 @@ def test_what_nobody_can_kill_stops_all_and_the_node_gives_up_its_place() -> Non
     assert machine.verdict is not None
     assert machine.verdict.exit_code == 3
     (gone,) = others.told(events.WorkersGone)
-    assert [one.rank for one in failures_from(gone.report.evidence) if not one.is_collateral] == [1]
+    assert [one.rank for one in evidence_from(gone.report.evidence).failures if not one.is_collateral] == [1]
     assert not others.told(events.FailedAlone)
 
 

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from phalanx.agent.verdict.stored import (
     ALL_FAILURES_MAX,
+    EVIDENCE_BYTES_MAX,
     EXTRA_MAX,
     FAILURES_MAX,
     STDERR_MAX,
     TRACEBACK_MAX,
-    failures_from,
+    NodeEvidence,
+    evidence_from,
     failures_text,
-    stopped_from,
     verdict_from,
     verdict_text,
 )
@@ -58,8 +59,13 @@ FULL = failed(
     error_file="/logs/run/attempt_0/3/error.json",
     extra='{"format": 1}',
     log_dir="/logs/run",
+    is_straggler=True,
     is_known_symptom=True,
 )
+
+
+def failures_from(text: str) -> tuple[Failure, ...]:
+    return evidence_from(text).failures
 
 
 def test_failures_are_read_back_as_they_were_written() -> None:
@@ -74,9 +80,9 @@ def test_every_field_of_a_failure_is_tried_here() -> None:
 
 def test_ranks_that_were_stopped_are_read_back() -> None:
     text = failures_text([FULL], stopped=[9, 4, 5, 6, 9])
-    assert stopped_from(text) == [4, 5, 6, 9]
+    assert evidence_from(text).stopped == ((4, 6), (9, 9))
     assert failures_from(text) == (FULL,)
-    assert stopped_from(failures_text([])) == []
+    assert evidence_from(failures_text([])).stopped == ()
 
 
 def test_the_first_failure_comes_first_and_alone_is_told_in_full() -> None:
@@ -91,6 +97,32 @@ def test_of_very_many_failures_only_some_are_told_and_none_at_length() -> None:
     assert len(failures_from(text)) == FAILURES_MAX
     assert len(text) < 200_000
     assert failures_from(text)[0].stderr == "d" * STDERR_MAX
+
+
+def test_the_ranks_of_all_failures_are_told_however_many_they_are() -> None:
+    collateral = failed(100, exited_at=20.0, stopped_at=11.0)
+    evidence = evidence_from(failures_text([*map(failed, range(100)), collateral], stopped=[100, 101]))
+    assert len(evidence.failures) == FAILURES_MAX
+    assert (evidence.failed, evidence.tied, evidence.stopped) == (((0, 99),), ((0, 99),), ((100, 101),))
+
+
+def test_the_larger_the_round_the_less_each_node_tells_but_for_its_first_failure() -> None:
+    facts = {"summary": "ValueError: x at train.py:9", "traceback": "a\n" * 999, "stderr": "b\n" * 999}
+
+    def told(nodes: int) -> tuple[int, NodeEvidence]:
+        failures = [failed(rank, group_world_size=nodes, exited_at=rank, **facts) for rank in range(60)]
+        text = failures_text(failures)
+        return len(text), evidence_from(text)
+
+    counts = []
+    for nodes in (100, 400, 1000):
+        length, evidence = told(nodes)
+        assert nodes * length < EVIDENCE_BYTES_MAX + nodes * 500, "ranks come on top"
+        counts.append(len(evidence.failures))
+    assert 60 == counts[0] > counts[1] > counts[2] > 1
+    length, evidence = told(4000)
+    assert evidence.failures == (failed(0, group_world_size=4000, exited_at=0, **facts),)
+    assert evidence.failed == ((0, 59),)
 
 
 def test_of_long_texts_that_part_is_kept_that_people_look_for() -> None:
@@ -216,8 +248,13 @@ def test_what_a_later_release_adds_is_passed_over() -> None:
 @pytest.mark.parametrize(
     "ranges", [5, [1], [[1]], [[1, 2, 3]], [["1", 2]], [[5, 1]], [[-1, 0]], [[0, 1 << 40]], [[4, 5], [1, 2]]]
 )
-def test_ranks_that_cannot_be_read_are_none(ranges: object) -> None:
-    assert stopped_from(json.dumps({"failures": [], "stopped": ranges})) == []
+@pytest.mark.parametrize("name", ["failed", "tied", "stopped"])
+def test_ranks_that_cannot_be_read_are_none(name: str, ranges: object) -> None:
+    assert evidence_from(json.dumps({"failures": [GOOD], name: ranges})) == NodeEvidence()
+
+
+def test_a_node_of_an_earlier_release_tells_of_no_ranks_but_those_of_its_failures() -> None:
+    assert evidence_from(json.dumps({"failures": [GOOD]})) == NodeEvidence(failures=(FULL,))
 
 
 def test_a_failure_of_an_earlier_release_has_what_it_has() -> None:

@@ -250,3 +250,14 @@ def test_every_node_finds_the_same_cause(nodes: list[tuple[list[Failure], int | 
     found = first_of_nodes(nodes)
     assert found is not None
     assert found.rank == 0
+
+
+def test_ranks_that_are_told_without_their_failures_are_in_the_verdict_too() -> None:
+    verdict = judge([failed(3), failed(4)], reason="", failed=[3, 4, 5, 6], tied=[3, 4, 5], stopped=[6, 7])
+    assert (verdict.failed, verdict.tied, verdict.stopped) == (((3, 6),), ((3, 5),), ((7, 7),))
+
+
+def test_none_of_those_that_ran_on_too_long_is_more_to_blame_than_another() -> None:
+    late = [failed(rank, host=f"n{rank}", is_straggler=True, exited_at=9.0 - rank) for rank in (1, 2)]
+    assert judge([*late, failed(3)], reason="", cause=late[1]).tied == ((1, 2),)
+    assert judge([failed(0, exited_at=1.0), *late], reason="").tied == ()

@@ -105,6 +105,11 @@ class ChannelServer:
         self._introductions.add(task)
         task.add_done_callback(self._introductions.discard)
 
+    @property
+    def connected(self) -> set[int]:
+        """Local ranks of this round that hear what is announced."""
+        return {one.local_rank for one in self.connections if one.local_rank is not None}
+
     def new_round(self, number: int, values: SharedValues | None = None) -> None:
         """Serve the workers of round ``number`` from now on; values, stops and connections of others are over.
 

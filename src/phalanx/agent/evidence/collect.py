@@ -18,10 +18,12 @@ from phalanx.agent.evidence.postmortem import Postmortem
 from phalanx.agent.group import Exit
 from phalanx.agent.processes.workers import Workers
 from phalanx.agent.restarts.causes import what_cannot_heal
+from phalanx.agent.sentences import one_line
 from phalanx.agent.verdict.stored import EXTRA_MAX, STDERR_MAX
 from phalanx.agent.verdict.verdict import Failure, exit_status
 from phalanx.errors import ProcessFailure
 from phalanx.errors._block import NOT_AVAILABLE
+from phalanx.records import changed
 from phalanx.rendezvous.ports import is_taken
 from phalanx.rendezvous.round import Round
 
@@ -35,14 +37,15 @@ TOLD_ELSEWHERE = ("py_callstack", "timestamp")
 PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
 
 
-STRAGGLER = "it still ran long after others had ended (--straggler-timeout)"
-
-
 class Evidence:
-    """Makes failures of the workers of a round, for the policy and for the report."""
+    """Makes failures of the workers of a round, for the policy and for the report.
 
-    def __init__(self) -> None:
+    ``straggler_s``: how long workers may run on after others have ended, if this node knows of such a limit.
+    """
+
+    def __init__(self, straggler_s: float | None = None) -> None:
         self.postmortem = Postmortem()
+        self._late = "long" if straggler_s is None else f"{straggler_s:g} s"
 
     def collect(
         self,
@@ -86,6 +89,8 @@ class Evidence:
                 cannot_heal="a command that cannot be executed" if end.why_not_started else "",
             )
         process = workers.failure(end.local_rank)
+        if _has_no_other_fault(end, process):
+            return _straggler(end, process, known, self._late)
         death = self.postmortem.explain(
             process.pid,
             end.exit_code,
@@ -100,9 +105,9 @@ class Evidence:
             pid=process.pid,
             exit_code=end.exit_code or 1,
             signed_at=_first_sign(end, process),
-            stopped_at=None if end.is_straggler else end.stopped_at,
-            own_exit_code=None if end.is_straggler else _own_exit_code(process, told),
-            summary=STRAGGLER if end.is_straggler else _summary(end, process, told, death.certain),
+            stopped_at=end.stopped_at,
+            own_exit_code=_own_exit_code(process, told),
+            summary=_summary(end, process, told, death.certain),
             explanation="\n".join(death.sentences),
             cannot_heal=_what_cannot_heal(end, process, told),
             crash=process.crash_trace(),
@@ -111,18 +116,46 @@ class Evidence:
         )
 
 
+def _has_no_other_fault(end: Exit, process: ProcessFailure) -> bool:
+    """It ran on too long, and no exception of its own from before it was asked to stop says why."""
+    signed_at = _first_sign(end, process)
+    return end.is_straggler and (signed_at is None or end.stopped_at is None or signed_at >= end.stopped_at)
+
+
+def _straggler(end: Exit, process: ProcessFailure, known: dict[str, Any], late: str) -> Failure:
+    """Its fault is that it still ran, whatever its end was when it was stopped, and by whichever signal."""
+    asked = end if end.stopped_at is None else changed(end, at=end.stopped_at)
+    sentence = f"it still ran {late} after others had ended: stopped for that (--straggler-timeout)"
+    record = process.record
+    return Failure(
+        **{**known, "exited_at": asked.at},
+        **_when(_seen_at(asked)),
+        pid=process.pid,
+        exit_code=end.exit_code if end.exit_code > 0 else 1,
+        is_straggler=True,
+        summary=sentence,
+        message=sentence,
+        traceback="" if record.problem is not None else record.traceback,  # where it was when it was stopped
+        error_file="" if process.error_file == NOT_AVAILABLE else process.error_file,
+        stderr=process.stderr_tail[-STDERR_MAX:],
+    )
+
+
 def _when(wall_at: float) -> dict[str, Any]:
     return {"wall_at": wall_at, "utc_offset_s": time.localtime(wall_at).tm_gmtoff}
 
 
 def _wall_at(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> float:
     """By the worker's own record, which was made when it happened; else when its exit was seen."""
-    record = process.record
-    seen_at = time.time() - max(time.monotonic() - end.at, 0.0)
+    record, seen_at = process.record, _seen_at(end)
     if record.problem is not None:
         return seen_at if told is None else told.wall_ns / NS
     recorded_at = float(record.timestamp) if record.wall_ns is None else record.wall_ns / NS
     return recorded_at if abs(recorded_at) < WALL_MAX_S else seen_at
+
+
+def _seen_at(end: Exit) -> float:
+    return time.time() - max(time.monotonic() - end.at, 0.0)
 
 
 def _recorded(process: ProcessFailure, told: ExceptionRecorded | None) -> dict[str, Any]:
@@ -203,13 +236,13 @@ def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None,
     if end.exit_code < 0 and own is None:
         return f"killed by {_signal_name(-end.exit_code)}" + (f": {why_killed}" if why_killed else "")
     code = f"exit code {exit_status(end.exit_code) if own is None else own}"
-    said = _first_line(record.text) if record.exception_type == "SystemExit" else ""
+    said = one_line(record.text) if record.exception_type == "SystemExit" else ""
     return f"{code}: {said}" if said and not said.lstrip("-").isdecimal() else code
 
 
 def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
     """``ValueError: bad batch 17 at train.py:9``."""
-    what = _first_line(message).removesuffix(": ").removesuffix(":")
+    what = one_line(message).removesuffix(": ").removesuffix(":")
     if place is None:
         return what
     return f"{what} at {_place(place if isinstance(place, str) else f'{place[0]}:{place[1]}')}"
@@ -218,12 +251,6 @@ def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
 def _place(place: str) -> str:
     path, _, line = place.rpartition(":")
     return f"{_short_path(path)}:{line}"
-
-
-def _first_line(text: str, width: int = 200) -> str:
-    line = text.strip().splitlines()[0] if text.strip() else ""
-    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
-    return line if len(line) <= width else f"{line[:width]}…"
 
 
 def _short_path(path: str) -> str:

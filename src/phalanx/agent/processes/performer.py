@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.channel.messages import ExceptionRecorded
@@ -28,6 +28,7 @@ from phalanx.agent.processes.console import Console
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.processes.workers import Workers
 from phalanx.agent.restarts.progress import Progress
+from phalanx.agent.sentences import not_passed
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.multiprocessing.context import SpawnError
@@ -45,7 +46,10 @@ HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
 
 
 class Processes:
-    """``perform`` maps each command to what does it. ``on_round`` is called before the workers of a round start."""
+    """``perform`` maps each command to what does it. ``on_round`` is called before the workers of a round start.
+
+    ``connected`` tells which local ranks hear over their channel that they are being stopped.
+    """
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Processes:
         *,
         channel_path: str,
         on_round: Callable[[Round], None],
+        connected: Callable[[], Collection[int]],
     ) -> None:
         self._spec = spec
         self._driver = driver
@@ -63,11 +68,12 @@ class Processes:
         self._console = console
         self._channel_path = channel_path
         self._on_round = on_round
+        self._connected = connected
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
         self.workers: Workers | None = None
         self.round: Round | None = None
-        self.evidence = Evidence()
+        self.evidence = Evidence(spec.membership.straggler_s)
         self.lagging: list[Workers] = []
         """Earlier rounds whose last lines the console has not taken yet."""
         self.progress = Progress()
@@ -185,11 +191,11 @@ class Processes:
     def _pass_on(self, command: PassOn | WarnWorkers) -> None:
         if self.workers is None:
             return
-        name = signal.Signals(command.signal).name
-        for local_rank in self.workers.pass_on(command.signal):
-            self._console.say(
-                f"{name} was not passed to local rank {local_rank}, which has no handler for it"
-            )
+        left_out = set(self.workers.pass_on(command.signal))
+        if isinstance(command, WarnWorkers):
+            left_out -= set(self._connected())  # they were told, and may have asked should_stop()
+        if left_out:
+            self._console.say(not_passed(command.signal, left_out))
 
     # Evidence
 

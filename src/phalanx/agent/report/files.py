@@ -19,11 +19,12 @@ from phalanx.agent.report.text import failure_report
 from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.errors._writing import write_atomically
 from phalanx.multiprocessing.folders import temporary_folder
+from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 __all__ = ["last_words", "save_flight"]
 
-REPORT_NAME = "report.json"
+REPORT_NAME, FLIGHT_NAME = "report.json", "flight.jsonl"
 
 
 def last_words(
@@ -67,9 +68,8 @@ def _with_restarts(verdict: Verdict, settled: Round | None) -> Verdict:
     """What a node decides for itself (it was told to stop) does not know of restarts; its round does."""
     if settled is None or settled.restart_count <= verdict.restart_count:
         return verdict
-    fields = {field: getattr(verdict, field) for field in verdict.__struct_fields__}
     known = verdict.restarts or ((settled.reason,) if settled.reason else ())
-    return Verdict(**{**fields, "restart_count": settled.restart_count, "restarts": known})
+    return changed(verdict, restart_count=settled.restart_count, restarts=known)
 
 
 def _write(path: str, data: dict[str, Any]) -> str:
@@ -102,15 +102,29 @@ def save_flight(flight: FlightRecord, folder: str | None, *, is_bug: bool) -> st
 
     A bug's goes to the temporary folder where a job has no log folder: without it nobody can say what happened.
     """
-    if folder and os.path.isdir(folder):
-        path = os.path.join(folder, "flight.jsonl")
-    elif is_bug:
-        path = os.path.join(temporary_folder(), f"phalanx-flight-{os.getpid()}.jsonl")
-    else:
+    is_at_home = folder is not None and os.path.isdir(folder)
+    if not is_at_home and not is_bug:
         return None
+    content = "".join(f"{line}\n" for line in flight.lines()).encode("utf-8", "backslashreplace")
     try:
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(f"{line}\n" for line in flight.lines())
+        if is_at_home:
+            path = os.path.join(str(folder), FLIGHT_NAME)
+            write_atomically(path, content)
+        else:
+            path = _write_among_others(temporary_folder(), content)
     except OSError:
         return None
+    return path
+
+
+def _write_among_others(folder: str, content: bytes) -> str:
+    """Write a new file where others may write, too: under a name that nobody can have foreseen, whole or not at all."""
+    path = os.path.join(folder, f"phalanx-flight-{os.urandom(8).hex()}.jsonl")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        try:
+            file.write(content)
+            file.flush()
+        except OSError:
+            os.unlink(path)
+            raise
     return path

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from phalanx.agent.verdict.verdict import EX_USAGE, Ending, Failure, Verdict, ranges_of
+from phalanx.agent.verdict.verdict import EX_USAGE, Ending, Failure, Verdict, listed, ranges_of
 from phalanx.errors._block import NOT_AVAILABLE, block, entry
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-__all__ = ["failure_report", "listed", "shown", "signal_name", "time_of"]
+__all__ = ["failure_report", "shown", "signal_name", "time_of"]
 
 TAIL_LINES_BESIDE_TRACEBACK = 20
 OTHERS_MAX = 16  # that have an entry of their own in the block, seven lines each
@@ -166,15 +166,25 @@ def _tell_restarts(lines: _Lines, verdict: Verdict) -> None:
         times = f"{verdict.restart_count} time{'s' if verdict.restart_count > 1 else ''}"
         lines.add(f"restarted {times} before{':' if verdict.restarts else ''}")
     elif verdict.restarts:
-        lines.add("restarted before, not charged:")
+        lines.add("restarted before:")
     lines.add_all(verdict.restarts)
 
 
 def _last_line(verdict: Verdict, cause: Failure, name: str) -> str:
+    if cause.is_straggler:
+        return _stragglers(verdict, cause, name)
     what = cause.why_not_started or _what(cause) or f"exit code {verdict.exit_code}"
     code = f" (exit code {verdict.exit_code})" if f"exit code {verdict.exit_code}" not in what else ""
     where = f" on {cause.host}" if cause.host and cause.group_world_size > 1 else ""
     return f"{_whole(name)} failed: rank {cause.rank}{where}: {what}{code}"
+
+
+def _stragglers(verdict: Verdict, cause: Failure, name: str) -> str:
+    """Of several none is more to blame than another."""
+    who = listed(verdict.tied or ((cause.rank, cause.rank),))
+    where = f" on {cause.host}" if cause.host and cause.group_world_size > 1 and not verdict.tied else ""
+    still = cause.summary.removeprefix("it ")
+    return f"{_whole(name)} failed: {who}{where} {still} (exit code {verdict.exit_code})"
 
 
 def _what(cause: Failure) -> str:
@@ -231,19 +241,6 @@ def time_of(failure: Failure) -> datetime | None:
         return datetime.fromtimestamp(failure.wall_at, zone) if failure.wall_at else None
     except (ValueError, OverflowError, OSError):
         return None
-
-
-def listed(ranges: Iterable[tuple[int, int]]) -> str:
-    """``rank 3``, ``ranks 0, 2-7``."""
-    ranges = tuple(ranges)
-    text = ", ".join(_range(*one) for one in ranges)
-    return f"rank{'s' if len(ranges) > 1 or ranges[0][0] != ranges[0][1] else ''} {text}"
-
-
-def _range(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}-{last}" if last > first + 1 else f"{first}, {last}"
 
 
 def _named(ranges: tuple[tuple[int, int], ...]) -> str:

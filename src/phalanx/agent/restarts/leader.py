@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.agent.restarts.policy import (
     GiveUp,
@@ -13,15 +13,17 @@ from phalanx.agent.restarts.policy import (
     decide,
     not_charged,
 )
-from phalanx.agent.verdict.stored import failures_from, stopped_from, verdict_text
+from phalanx.agent.verdict.stored import NodeEvidence, evidence_from, verdict_text
 from phalanx.agent.verdict.verdict import (
     EX_UNAVAILABLE,
     Ending,
     Failure,
     Verdict,
     first_of_nodes,
+    is_tied,
     judge,
 )
+from phalanx.records import changed
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
 from phalanx.rendezvous.stored import Outcome, Phase, RoundRecord
 
@@ -42,12 +44,12 @@ def leader_policy(restarts: RestartPolicy) -> Policy:
 
 def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJob:
     nodes = [
-        (failures_from(one.report.evidence), one.signed_at)
+        (evidence_from(one.report.evidence), one.signed_at)
         for one in reports.members
         if one.report is not None
     ]
-    everyone: Sequence[Failure] = tuple(failure for failures, _ in nodes for failure in failures)
-    cause = first_of_nodes(nodes)
+    everyone: Sequence[Failure] = tuple(failure for node, _ in nodes for failure in node.failures)
+    cause = first_of_nodes((node.failures, signed_at) for node, signed_at in nodes)
     if cause is None:  # a report that nobody can read is a failure all the same
         cause = _unreadable(reports)
         everyone = (cause,)
@@ -61,15 +63,27 @@ def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJo
         )
     decision = decide(cause, restarts, standing, reports.round.restart_count, went)
     if isinstance(decision, GiveUp):
-        stopped = {
-            rank
-            for one in reports.members
-            if one.report is not None
-            for rank in stopped_from(one.report.evidence)
-        }
-        verdict = judge(everyone, reason=decision.reason, cause=cause, stopped=stopped)
+        verdict = _judged(everyone, [node for node, _ in nodes], cause, decision.reason)
         return EndJob(verdict_text(_told(verdict, reports.round)))
     return _next_round(decision)
+
+
+def _judged(
+    everyone: Sequence[Failure], nodes: Sequence[NodeEvidence], cause: Failure, reason: str
+) -> Verdict:
+    tied = [one.tied for one in nodes if one.failures and is_tied(one.failures[0], cause)]
+    return judge(
+        everyone,
+        reason=reason,
+        cause=cause,
+        failed=_ranks(one.failed for one in nodes),
+        tied=_ranks(tied),
+        stopped=_ranks(one.stopped for one in nodes),
+    )
+
+
+def _ranks(of_nodes: Iterable[tuple[tuple[int, int], ...]]) -> Iterator[int]:
+    return (rank for ranges in of_nodes for first, last in ranges for rank in range(first, last + 1))
 
 
 def _next_round(decision: Restart) -> NextRound:
@@ -117,12 +131,12 @@ def _told(verdict: Verdict, record: RoundRecord | None) -> Verdict:
     """The verdict with what was before it."""
     if record is None:
         return verdict
-    known = {
-        "has_run": bool(record.previous) or record.phase is not Phase.JOINING,
-        "restart_count": record.restart_count,
-        "restarts": _standing(record).past,
-    }
-    return Verdict(**{**{name: getattr(verdict, name) for name in verdict.__struct_fields__}, **known})
+    return changed(
+        verdict,
+        has_run=bool(record.previous) or record.phase is not Phase.JOINING,
+        restart_count=record.restart_count,
+        restarts=_standing(record).past,
+    )
 
 
 def _other_reason(reports: RoundReports) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from phalanx.agent.restarts.causes import signature_of
 from phalanx.agent.verdict.verdict import Failure, exit_status
-from phalanx.records import Struct
+from phalanx.records import Struct, changed
 from phalanx.rendezvous.waiting import span
 
 __all__ = [
@@ -161,12 +161,10 @@ def decide(
     what = _clipped(describe(cause), REASON_CHARACTERS)
     passed = not_charged(policy, standing, went)
     if cause.master_port_taken and passed.port_retries < PORT_RETRIES_MAX:
-        again = _changed(passed, port_retries=passed.port_retries + 1)
-        return Restart(
-            reason=f"{what}: its MASTER_PORT was taken (not charged)", charged=charged, standing=again
-        )
+        again = changed(passed, port_retries=passed.port_retries + 1)
+        return _for_free(f"{what}: its MASTER_PORT was taken", what, charged, again, went)
     if went.is_node_excluded:
-        return Restart(reason=f"{what}; its node is excluded (not charged)", charged=charged, standing=passed)
+        return _for_free(f"{what}; its node is excluded", what, charged, passed, went)
     if policy.max_restarts == 0:
         return GiveUp("")  # nobody expects one
     now = _counted(cause, policy, standing, went)
@@ -174,19 +172,28 @@ def decide(
         return GiveUp(reason)
     delay_s = _delay_s(policy, now, went.jitter)
     charged += 1
-    spent = _changed(
+    spent = changed(
         now,
         used=now.used + 1,
         ages_s=() if policy.window_s is None else (*now.ages_s, 0),
         port_retries=0,
     )
-    past = (*spent.past, _clipped(f"round {went.number}: {what}", PAST_CHARACTERS))[-PAST_MAX:]
     return Restart(
         reason=f"{what} ({_count(policy, spent, charged)}){_flapping(now) if delay_s else ''}",
         charged=charged,
-        standing=_changed(spent, past=past),
+        standing=_with_past(spent, went, what),
         delay_s=delay_s,
     )
+
+
+def _for_free(reason: str, what: str, charged: int, standing: Standing, went: HowItWent) -> Restart:
+    mark = " (not charged)"
+    return Restart(reason=reason + mark, charged=charged, standing=_with_past(standing, went, what, mark))
+
+
+def _with_past(standing: Standing, went: HowItWent, what: str, mark: str = "") -> Standing:
+    told = _clipped(f"round {went.number}: {what}", PAST_CHARACTERS - len(mark)) + mark
+    return changed(standing, past=(*standing.past, told)[-PAST_MAX:])
 
 
 def not_charged(policy: RestartPolicy, standing: Standing, went: HowItWent) -> Standing:
@@ -195,7 +202,7 @@ def not_charged(policy: RestartPolicy, standing: Standing, went: HowItWent) -> S
     healthy_s = standing.healthy_s + went.ran_s
     is_in_a_row = went.ran_s < SHORT_ROUND_S
     refilled = _is_refilled(policy, moved=moved, healthy_s=healthy_s)
-    return _changed(
+    return changed(
         standing,
         used=0 if refilled else standing.used,
         ages_s=() if refilled else _aged(policy, standing, went),
@@ -247,12 +254,12 @@ def _counted(cause: Failure, policy: RestartPolicy, standing: Standing, went: Ho
     passed = not_charged(policy, standing, went)
     if went.life_s is not None and went.life_s > went.open_s:
         # It was alive when the last restart was charged: workers that die together fail once, not again and again.
-        return _changed(passed, healthy_s=0, hopeless=passed.hopeless if cause.cannot_heal else 0)
+        return changed(passed, healthy_s=0, hopeless=passed.hopeless if cause.cannot_heal else 0)
     moved = _has_moved(standing, went)
     signature = signature_of(cause)
     is_same = signature == standing.signature
     is_short = (went.ran_s if went.life_s is None else went.life_s) < SHORT_ROUND_S and not moved
-    return _changed(
+    return changed(
         passed,
         healthy_s=0,
         hopeless=passed.hopeless + 1 if cause.cannot_heal else 0,
@@ -341,11 +348,6 @@ def _clipped(text: str, room: int) -> str:
 
 def _times(count: int) -> str:
     return "twice" if count == 2 else f"{count} times"  # the word's own meaning
-
-
-def _changed(standing: Standing, **changes: Any) -> Standing:
-    fields = {name: getattr(standing, name) for name in standing.__struct_fields__}
-    return Standing(**{**fields, **changes})
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -12,19 +12,22 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, first_failure, ranges_of
+from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, first_failure, is_tied, ranges_of
+from phalanx.records import Struct
 
 __all__ = [
     "EXTRA_MAX",
     "STDERR_MAX",
-    "failures_from",
+    "NodeEvidence",
+    "evidence_from",
     "failures_text",
-    "stopped_from",
     "verdict_from",
     "verdict_text",
 ]
 
 FAILURES_MAX = 64  # of one node
+# Of all nodes together, but for the first failure of each: the leader reads all of it between two of its renewals.
+EVIDENCE_BYTES_MAX = 8 << 20
 ALL_FAILURES_MAX = 128  # of the job, if they are not long
 OTHERS_BYTES_MAX = (
     256 * 1024
@@ -54,31 +57,47 @@ _ROOM = {
 _WHOLE_OR_NOT = frozenset({"extra", "error_file", "log_dir"})
 
 
+class NodeEvidence(Struct, kw_only=True):
+    """What one node tells of a round that failed. Ranks are ranges (first, last)."""
+
+    failures: tuple[Failure, ...] = ()
+    """The first one first; of the others as many as there was room for."""
+    failed: tuple[tuple[int, int], ...] = ()
+    """All ranks that failed by themselves there."""
+    tied: tuple[tuple[int, int], ...] = ()
+    """Those that failed at the same moment as the first one, itself among them."""
+    stopped: tuple[tuple[int, int], ...] = ()
+    """Those that were asked to stop."""
+
+
 def failures_text(failures: Sequence[Failure], *, stopped: Iterable[int] = ()) -> str:
-    """The failures of one node, and the ranks that were asked to stop there."""
+    """The failures of one node, and the ranks that were asked to stop there.
+
+    The larger the round, the fewer are told beside the first one; the ranks of all of them always are.
+    """
+    first = first_failure(failures)
+    share = EVIDENCE_BYTES_MAX // (1 if first is None else max(1, first.group_world_size))
+    tied = [] if first is None else [one.rank for one in failures if is_tied(one, first)]
     return _text(
         {
-            "failures": _kept(failures, first_failure(failures), FAILURES_MAX),
+            "failures": _kept(failures, first, FAILURES_MAX, share),
+            "failed": ranges_of(one.rank for one in failures if not one.is_collateral)[:RANGES_MAX],
+            "tied": ranges_of(tied)[:RANGES_MAX],
             "stopped": ranges_of(stopped)[:RANGES_MAX],
         }
     )
 
 
-def failures_from(text: str) -> tuple[Failure, ...]:
-    """The failures that ``failures_text`` wrote; nothing if that cannot be read."""
+def evidence_from(text: str) -> NodeEvidence:
+    """What ``failures_text`` wrote; nothing if that cannot be read."""
     try:
-        return tuple(_failure(one) for one in json.loads(text)["failures"])
+        read = json.loads(text)
+        return NodeEvidence(
+            failures=tuple(_failure(one) for one in read["failures"]),
+            **{name: _ranges(read.get(name, ())) for name in ("failed", "tied", "stopped")},
+        )
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        return ()
-
-
-def stopped_from(text: str) -> list[int]:
-    """The ranks that ``failures_text`` wrote; nothing if that cannot be read."""
-    try:
-        ranges = _ranges(json.loads(text)["stopped"])
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        return []
-    return [rank for first, last in ranges for rank in range(first, last + 1)]
+        return NodeEvidence()
 
 
 def verdict_text(verdict: Verdict) -> str:
@@ -121,15 +140,21 @@ def verdict_from(text: str) -> Verdict:
         raise ValueError(f"the verdict in the store cannot be read: {error!r}") from None
 
 
-def _kept(failures: Sequence[Failure], first: Failure | None, most: int) -> list[dict[str, Any]]:
-    """The first one in full, and of the others as many as there is room for."""
+def _kept(
+    failures: Sequence[Failure], first: Failure | None, most: int, share: int | None = None
+) -> list[dict[str, Any]]:
+    """The first one in full, and of the others as many as there is room for: in ``share`` bytes with the first one."""
     ordered = sorted(failures, key=lambda one: (one is not first, one.is_collateral, one.rank))
     kept: list[dict[str, Any]] = []
     room = OTHERS_BYTES_MAX
     for one in ordered[:most]:
         plain = _plain(one, is_full=one is first)
-        room -= 0 if one is first else len(_text(plain))
-        if room < 0:
+        length = len(_text(plain))
+        if one is not first:
+            room -= length
+        elif share is not None:
+            room = min(room, share - length)
+        if room < 0 and one is not first:
             break
         kept.append(plain)
     return kept

@@ -24,7 +24,9 @@ __all__ = [
     "exit_status",
     "first_failure",
     "first_of_nodes",
+    "is_tied",
     "judge",
+    "listed",
     "ranges_of",
 ]
 
@@ -97,6 +99,8 @@ class Failure(Struct, kw_only=True):
     """What else is in that file's ``extraInfo``, as JSON; empty: nothing, or too much."""
     log_dir: str = ""
     """Where the logs of its node are, on its host."""
+    is_straggler: bool = False
+    """It still ran long after others had ended; that is its failure, whatever its end was when it was stopped."""
     is_known_symptom: bool = False
     """``is_secondary``, as somebody found who had all of its text."""
 
@@ -171,6 +175,19 @@ def ranges_of(ranks: Iterable[int]) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
+def listed(ranges: Iterable[tuple[int, int]]) -> str:
+    """``rank 3``, ``ranks 0, 2-7``."""
+    ranges = tuple(ranges)
+    text = ", ".join(_range(*one) for one in ranges)
+    return f"rank{'s' if len(ranges) > 1 or ranges[0][0] != ranges[0][1] else ''} {text}"
+
+
+def _range(first: int, last: int) -> str:
+    if first == last:
+        return str(first)
+    return f"{first}-{last}" if last > first + 1 else f"{first}, {last}"
+
+
 def first_failure(failures: Iterable[Failure]) -> Failure | None:
     """The failure of one node to blame: the earliest sign among those that the launcher did not cause.
 
@@ -220,32 +237,43 @@ def _comes_after_symptom(first: Failure, failures: Sequence[Failure]) -> bool:
 
 
 def judge(
-    failures: Iterable[Failure], *, reason: str, cause: Failure | None = None, stopped: Iterable[int] = ()
+    failures: Iterable[Failure],
+    *,
+    reason: str,
+    cause: Failure | None = None,
+    failed: Iterable[int] = (),
+    tied: Iterable[int] = (),
+    stopped: Iterable[int] = (),
 ) -> Verdict:
     """The verdict on a job that failed and will not be tried again; ``cause`` is found if it is not given.
 
-    ``stopped``: ranks that were asked to stop, beside those among the failures.
+    Ranks beside those among the failures: ``failed`` by themselves, ``tied`` with the cause, ``stopped`` when asked to.
     """
     everyone = tuple(failures)
     cause = cause or first_failure(everyone)
     if cause is None:
         raise AssertionError("a failed job has at least one failure")
-    failed = {one.rank for one in everyone if not one.is_collateral} | {cause.rank}
-    tied = [one.rank for one in everyone if _is_tied(one, cause)]
+    own = {*failed, *(one.rank for one in everyone if not one.is_collateral), cause.rank}
+    with_cause = {*tied, *(one.rank for one in everyone if is_tied(one, cause))}
     return Verdict(
         ending=Ending.FAILED,
         exit_code=exit_status(cause.blamed_exit_code),
         cause=cause,
         failures=everyone,
         reason=reason,
-        failed=ranges_of(failed),
-        tied=ranges_of(tied) if len(tied) > 1 else (),
-        stopped=ranges_of({*stopped, *(one.rank for one in everyone)} - failed),
+        failed=ranges_of(own),
+        tied=ranges_of(with_cause) if len(with_cause) > 1 else (),
+        stopped=ranges_of({*stopped, *(one.rank for one in everyone)} - own),
     )
 
 
-def _is_tied(one: Failure, cause: Failure) -> bool:
-    """Found in the same look on one node, and neither has told when it went wrong: nobody knows who was first."""
+def is_tied(one: Failure, cause: Failure) -> bool:
+    """Found in the same look on one node, and neither has told when it went wrong: nobody knows who was first.
+
+    So are all workers that ran on too long, on whichever nodes.
+    """
+    if cause.is_straggler:
+        return one.is_straggler
     return (
         (one.host, one.group_rank) == (cause.host, cause.group_rank)
         and one.signed_at is None
