@@ -220,6 +220,20 @@ def test_a_second_signal_makes_the_host_of_the_store_go_at_once() -> None:
     assert fleet["host"].is_over
 
 
+def test_a_second_signal_while_its_workers_are_ended_is_remembered_by_the_host_of_the_store() -> None:
+    """The first line said "again to end at once"; nobody should have to send a third one."""
+    fleet = Fleet(min_nodes=1, max_nodes=2, last_call_s=5.0, drain_s=30.0)
+    fleet.start("host", is_host=True)
+    fleet.start("b")
+    fleet.run_until_running("host", "b")
+    fleet["host"].obeys = False
+    fleet.leave("host")
+    fleet.run(2)
+    fleet.leave("host")
+    fleet.run(5)
+    assert fleet["host"].is_over
+
+
 def test_a_host_that_is_alone_does_not_wait() -> None:
     fleet = Fleet(min_nodes=1, max_nodes=1, drain_s=30.0)
     fleet.start("host", is_host=True)

@@ -415,6 +415,28 @@ def test_a_store_that_does_not_come_back_ends_the_survivors_naming_it() -> None:
     assert verdict.reason == "the store was not reached for 60 s (store_timeout): nobody answers"
 
 
+def test_a_failure_that_nobody_has_heard_is_not_hidden_by_the_loss_of_the_store() -> None:
+    fleet = pair(store_timeout_s=60.0, max_restarts=3)
+    fleet.lose_store()
+    fleet.run(0.5)
+    fleet.fail("b", code=9, summary="ValueError: own")
+    codes = fleet.run_until_over(within_s=70.0)
+    assert codes == {75, 9}
+    verdict = fleet["b"].verdict
+    assert verdict is not None
+    assert verdict.cause is not None
+    assert (verdict.exit_code, verdict.cause.summary) == (9, "ValueError: own")
+    assert verdict.reason.endswith("(store_timeout): nobody answers; the other nodes could not be told")
+
+
+def test_a_failure_that_was_told_and_tried_again_is_over_when_the_store_is_lost_later() -> None:
+    fleet = pair(store_timeout_s=60.0, max_restarts=3)
+    fleet.fail("b", code=9, summary="ValueError: own")
+    fleet.run_until_running("a", "b", number=2)
+    fleet.lose_store()
+    assert fleet.run_until_over(within_s=70.0) == {75}
+
+
 def test_a_store_that_was_never_there_is_waited_for_as_long_as_for_nodes() -> None:
     fleet = Fleet(join_timeout_s=120.0)
     fleet.lose_store()

@@ -18,5 +18,9 @@ class Membership(Protocol):
         """Take an event of ``rendezvous.events``."""
 
     @property
+    def has_untold(self) -> bool:
+        """Whether nobody has heard how the last round ended on this node, and nobody will."""
+
+    @property
     def is_closed(self) -> bool:
         """Whether it has left the store."""

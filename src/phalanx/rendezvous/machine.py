@@ -26,7 +26,7 @@ from phalanx.rendezvous.policy import Policy
 from phalanx.rendezvous.registration import REGISTER, UNREGISTER, Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
-from phalanx.rendezvous.state import GOING, MemberState, connected, everywhere
+from phalanx.rendezvous.state import GOING, NOTED, MemberState, connected, everywhere
 from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.view import JobView, RoundTimes
 from phalanx.rendezvous.waiting import END_NOT_TOLD, serves_on
@@ -60,6 +60,11 @@ class MemberMachine(Machine[MemberState]):
     def running(self) -> Round | None:
         """The round whose workers may be alive here."""
         return self._part.running
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether nobody has heard how the last round ended on this node, and nobody will."""
+        return self._part.has_untold
 
     @property
     def is_closed(self) -> bool:
@@ -380,17 +385,10 @@ class MemberMachine(Machine[MemberState]):
         events.Transacted: connected(_transacted),
         events.TransactionUnclear: connected(_unclear, REGISTERING=_register_again),
         events.SessionClosed: {MemberState.CLOSING: _closed},
-        events.PortHeld: everywhere(_noted),
+        **dict.fromkeys(NOTED, everywhere(_noted)),
         events.PortNotHeld: everywhere(_port_not_held),
-        events.FirstSignSeen: everywhere(_noted),
-        events.WorkerFailed: everywhere(_noted),
-        events.FailedAlone: everywhere(_noted),
-        events.CheckpointDone: everywhere(_noted),
-        events.SignalSent: everywhere(_noted),
         events.WorkersGone: everywhere(_gone),
         events.NodeExcluded: everywhere(_excluded),
-        events.LeaveAsked: everywhere(_noted),
-        events.EndAsked: everywhere(_noted),
         events.PartEnded: everywhere(_part_over),
         events.HurryAsked: everywhere(_hurry, DRAINING=_hurry),
         events.TimePassed: {

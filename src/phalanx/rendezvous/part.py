@@ -101,6 +101,7 @@ class Part:
         self._reports: dict[str, bytes] = {}
         self._questions = Questions(settings.node_id, self._reports)
         self._told: set[str] = set()
+        self.has_untold = False  # how the last round ended here: its lease ended before that was written
         self._checkpoint: int | None = None
         self._signals: set[int] = set()  # numbers that the other nodes are to hear of
         self.barrier_at: float | None = None
@@ -110,6 +111,7 @@ class Part:
 
     def unregistered(self) -> None:
         """The lease is over, and all that was written under it."""
+        self.has_untold |= "outcome" in self._reports and "outcome" not in self._told
         self._here.remember(self._seen, self._last)
         self._here.ended()
         self._told_exclusion = self._here.excluded = self.exclusion.reason
@@ -227,6 +229,7 @@ class Part:
         if self._mine is None or self._mine.number != number or self._is_confirmed:
             return []
         self._is_confirmed = True
+        self.has_untold = False
         self.running = self._last = self._mine
         self._running_registration = self._here.revision
         self._is_stopping = False
@@ -257,7 +260,8 @@ class Part:
         """Nothing of the running round is left; ``report`` is told if this life of the node is still the same."""
         if self.running is None:
             return []
-        if self._running_registration == self._here.revision:
+        self.has_untold = self._running_registration != self._here.revision
+        if not self.has_untold:
             self.report("outcome", encode(report))
             if report.outcome is Outcome.SUCCEEDED and self._settings.exit_barrier_s is not None:
                 self.barrier_at = now + self._settings.exit_barrier_s

@@ -5,8 +5,22 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from phalanx.machine import Arrow, Void
+from phalanx.rendezvous import events
 
-__all__ = ["GOING", "MemberState", "connected", "everywhere"]
+__all__ = ["GOING", "NOTED", "MemberState", "connected", "everywhere"]
+
+
+# What happens on this node, and only shows in the next comparison with the store.
+NOTED = (
+    events.PortHeld,
+    events.FirstSignSeen,
+    events.WorkerFailed,
+    events.FailedAlone,
+    events.CheckpointDone,
+    events.SignalSent,
+    events.LeaveAsked,
+    events.EndAsked,
+)
 
 
 class MemberState(Enum):
