@@ -208,9 +208,8 @@ def test_a_lone_node_goes_on_and_says_so() -> None:
     fleet.run_until_running("a", number=1)
     told = [line for line in fleet["a"].said if "should not be used" in line]
     assert told == [
-        f"this node should not be used: {gpu}; it is used all the same, since the job has one node"
-        for gpu in ("GPU 3", "GPU 4")
-    ]
+        "this node should not be used: GPU 3; it is used all the same, since the job has one node"
+    ], "once: a script may ask in each step"
 
 
 def test_a_spare_that_is_lost_brings_the_excluded_node_back() -> None:

@@ -30,6 +30,9 @@ class Exclusion:
         if self.ends_at is not None:
             return []
         if self._settings.max_nodes == 1 or self._settings.is_static:
+            if self._count:  # said; a script may ask in each step
+                return []
+            self._count = 1
             why = (
                 "has one node"
                 if self._settings.max_nodes == 1
