@@ -7,10 +7,10 @@ answered once, for the answer names the last one; whatever is open when the roun
 
 from __future__ import annotations
 
+from binascii import crc32
 from collections import deque
 from collections.abc import Collection, MutableMapping
 from typing import Any
-from zlib import crc32
 
 from phalanx.rendezvous.events import FailedAlone, StartAgain
 from phalanx.rendezvous.keys import AGAIN, JobKeys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zlib import crc32
+from binascii import crc32
 
 __all__ = ["jitter"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from binascii import crc32
 from itertools import pairwise
-from zlib import crc32
 
 from phalanx.agent.verdict.verdict import Failure
 
@@ -20,8 +20,8 @@ _RUNPY = "<frozen runpy>"  # what runs a module leaves by itself only where ther
 _USAGE = 2
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127  # a shell's
 # A number, an address, a time, a temporary name: a word with a digit in it, and what hangs on to it.
-_NUMBERS = re.compile(r"[-+.:\w]*\d[-+.:\w]*")
-_PLACE = re.compile(r" at (\S+:\d+)$")
+_NUMBERS = r"[-+.:\w]*\d[-+.:\w]*"  # compiled when a job has failed
+_PLACE = r" at (\S+:\d+)$"
 
 
 def what_cannot_heal(
@@ -53,9 +53,11 @@ def signature_of(failure: Failure) -> int:
     job sees.
     """
     what = failure.why_not_started or failure.summary
-    at = _PLACE.search(what)
+    at = re.search(_PLACE, what)
     message, place = (what, failure.place) if at is None else (what[: at.start()], at[1])
-    return crc32(f"{failure.blamed_exit_code} {_NUMBERS.sub('#', message)} {place}".encode(errors="replace"))
+    return crc32(
+        f"{failure.blamed_exit_code} {re.sub(_NUMBERS, '#', message)} {place}".encode(errors="replace")
+    )
 
 
 def _is_parser(path: str) -> bool:
