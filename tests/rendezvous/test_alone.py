@@ -111,6 +111,41 @@ def test_the_budget_is_the_jobs_and_its_end_the_end_of_all() -> None:
         assert verdict.cause is not None
         assert (verdict.cause.rank, verdict.cause.summary) == (1, "KeyError: 'w'")
         assert verdict.restart_count == 2
+        assert verdict.stopped == ((0, 0), (2, 3))
+    line = "rank 1 failed: KeyError: 'w'; all 2 restarts are used: asked {} to stop, 30 s of grace"
+    assert line.format("1 worker") in job["a"].said, "the one that still ran"
+    assert line.format("2 workers") in job["b"].said
+
+
+def test_who_has_succeeded_or_is_dead_is_not_stopped_by_the_end_of_the_job() -> None:
+    job = running("a", "b", "c", max_nodes=3, restarts=RestartPolicy(max_restarts=2, backoff_s=50.0))
+    job.finish("c")
+    job["a"].end_workers({0: 0})
+    job.fail("b")
+    job.run_until(lambda: all_run(job, "b"))
+    job.fail("b")
+    job.run_until(lambda: any("started again alone in" in line for line in job["b"].said))
+    job.fail("b", local_rank=1, code=9)
+    job.run_until(lambda: job["b"].is_stopping or job["b"].is_over)
+    assert job["b"].said[-1].endswith("all 2 restarts are used: no worker runs here now")
+    assert job.run_until_over() == {9}
+    verdict = job["a"].verdict
+    assert verdict is not None
+    assert verdict.failed == ((3, 3),)
+    assert verdict.stopped == ((0, 1),), "of other nodes the leader knows only who has ended as a whole"
+
+
+def test_what_was_not_asked_when_the_workers_are_stopped_is_never_charged() -> None:
+    job = running("a", "b")
+    job["b"].stop_s = 2.0  # time enough to ask, and to be charged
+    job.cut("b")
+    job.fail("b")
+    job.run_until(lambda: job["b"].is_stopping)
+    job.heal()
+    assert job.run_until_running("a", "b", number=2).restart_count == 0, (
+        "nobody would have been started again"
+    )
+    assert job.counts("b") == []
 
 
 def test_one_of_many_failures_may_be_the_end() -> None:
@@ -168,7 +203,10 @@ def test_restarts_wait_when_one_follows_the_other() -> None:
     assert not all_run(job, "a")
     job.run(2.2)
     assert all_run(job, "a")
-    assert any("is started again alone in " in line for line in job["a"].said)
+    assert any(
+        "2 lives of workers in a row failed within 1 min; is started again alone in " in line
+        for line in job["a"].said
+    )
 
 
 def test_a_long_life_is_no_flapping_whatever_the_others_do() -> None:

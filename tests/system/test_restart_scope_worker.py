@@ -172,7 +172,11 @@ def test_when_the_restarts_are_used_up_the_last_failure_ends_the_job(
     assert re.search(r"rank +: 0 ", job.summary)
     assert "RuntimeError: the last one" in job.summary
     assert "exitcode  : 1 " in job.summary
-    assert report.exists()
+    assert "stopped because of it: ranks 1, 2" in " ".join(job.stderr.decode().split())
+    told = json.loads(report.read_text())
+    assert (told["failed_ranks"], told["stopped_ranks"]) == ([0], [1, 2])
+    line = rb"rank 0 failed: RuntimeError: the last one at \S+; the one restart is used: asked 2 workers to stop, "
+    assert re.search(line, job.stderr)
     assert len(job.told("begun")) == 4
 
 

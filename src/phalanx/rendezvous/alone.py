@@ -44,6 +44,12 @@ class Questions:
         """A worker has failed, and nothing of it is left."""
         self._open.append(failure)
 
+    def drop(self) -> None:
+        """The workers are being stopped, and none is started again: what was not sent yet is not asked any more."""
+        self._open.clear()
+        if self._is_asked:
+            self._reports.pop(self._kind, None)
+
     def follow(self, job: JobView, running: Round | None) -> list[Any]:
         """Take the answer, if it has come, and ask the next question. Nothing is open outside of a settled round."""
         record = job.round
@@ -147,6 +153,7 @@ def _member_reports(
                 signed_at=None,
                 is_lost=False,
                 is_leaving=False,
+                is_running=member != failed and member.node_id not in view.reports,
                 is_excluded=member.node_id in excluded,
             )
         )

@@ -254,6 +254,7 @@ class Part:
         if self.running is None or (self._is_stopping and grace_s is None):
             return []
         self._is_stopping = True
+        self._questions.drop()
         return [StopRound(reason, grace_s, are_stragglers, is_own, cause)]
 
     def workers_gone(self, report: Report, now: float) -> list[Any]:
@@ -296,6 +297,7 @@ class Part:
                 self._signals.add(number)
             case LeaveAsked():
                 self.is_leaving = True
+                self._questions.drop()
             case EndAsked(text):
                 self._verdict = text
 

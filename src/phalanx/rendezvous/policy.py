@@ -25,6 +25,8 @@ class MemberReport(Struct, kw_only=True):
     """The store revision at which its first sign of a failure was written."""
     is_lost: bool
     is_leaving: bool
+    is_running: bool = False
+    """Its workers run, and would be stopped if the job ended: one of another member has failed alone."""
     is_excluded: bool = False
     """It should not be used for a while, and the others can run the job without it."""
 

@@ -63,13 +63,18 @@ def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJo
         )
     decision = decide(cause, restarts, standing, reports.round.restart_count, went)
     if isinstance(decision, GiveUp):
-        verdict = _judged(everyone, [node for node, _ in nodes], cause, decision.reason)
+        running = [rank for one in reports.members if one.is_running for rank in _ranks_of(one)]
+        verdict = _judged(everyone, [node for node, _ in nodes], cause, decision.reason, running)
         return EndJob(verdict_text(_told(verdict, reports.round)))
     return _next_round(decision)
 
 
 def _judged(
-    everyone: Sequence[Failure], nodes: Sequence[NodeEvidence], cause: Failure, reason: str
+    everyone: Sequence[Failure],
+    nodes: Sequence[NodeEvidence],
+    cause: Failure,
+    reason: str,
+    running: Sequence[int],
 ) -> Verdict:
     tied = [one.tied for one in nodes if one.failures and is_tied(one.failures[0], cause)]
     return judge(
@@ -78,7 +83,7 @@ def _judged(
         cause=cause,
         failed=_ranks(one.failed for one in nodes),
         tied=_ranks(tied),
-        stopped=_ranks(one.stopped for one in nodes),
+        stopped=[*_ranks(one.stopped for one in nodes), *running],
     )
 
 
@@ -120,7 +125,11 @@ def _how_it_went(reports: RoundReports, cause: Failure | None = None) -> HowItWe
 
 
 def _is_of(failure: Failure, member: MemberReport) -> bool:
-    return member.first_rank <= failure.rank < member.first_rank + member.member.slots
+    return failure.rank in _ranks_of(member)
+
+
+def _ranks_of(member: MemberReport) -> range:
+    return range(member.first_rank, member.first_rank + member.member.slots)
 
 
 def _ended(ending: Ending, exit_code: int, record: RoundRecord | None, *, reason: str = "") -> Verdict:

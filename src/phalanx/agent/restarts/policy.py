@@ -168,7 +168,7 @@ def decide(
     if policy.max_restarts == 0:
         return GiveUp("")  # nobody expects one
     now = _counted(cause, policy, standing, went)
-    if reason := _why_not(cause, policy, now) or _why_used_up(policy, now):
+    if reason := _why_not(cause, policy, now, went) or _why_used_up(policy, now):
         return GiveUp(reason)
     delay_s = _delay_s(policy, now, went.jitter)
     charged += 1
@@ -179,7 +179,7 @@ def decide(
         port_retries=0,
     )
     return Restart(
-        reason=f"{what} ({_count(policy, spent, charged)}){_flapping(now) if delay_s else ''}",
+        reason=f"{what} ({_count(policy, spent, charged)}){_flapping(now, went) if delay_s else ''}",
         charged=charged,
         standing=_with_past(spent, went, what),
         delay_s=delay_s,
@@ -287,7 +287,7 @@ def _aged(policy: RestartPolicy, standing: Standing, went: HowItWent) -> tuple[i
     return tuple(age_s for age_s in aged if age_s < policy.window_s)
 
 
-def _why_not(cause: Failure, policy: RestartPolicy, now: Standing) -> str:
+def _why_not(cause: Failure, policy: RestartPolicy, now: Standing, went: HowItWent) -> str:
     """Why another try makes no sense, whatever is left of the budget."""
     code = exit_status(cause.blamed_exit_code)
     if code in policy.no_restart_on:
@@ -300,7 +300,7 @@ def _why_not(cause: Failure, policy: RestartPolicy, now: Standing) -> str:
     if limit is None:
         return ""
     if now.step is not None and now.still >= limit:
-        return f"no progress beyond step {now.step} in {now.still} rounds in a row (--give-up-after)"
+        return f"no progress beyond step {now.step} in {now.still} {_tries(went)} in a row (--give-up-after)"
     if now.step is None and now.same >= limit:
         return f"it failed in the same way {_times(now.same)} in a row (--give-up-after)"
     return ""
@@ -335,8 +335,12 @@ def _count(policy: RestartPolicy, spent: Standing, charged: int) -> str:
     return f"restart {charged} of {most}"
 
 
-def _flapping(now: Standing) -> str:
-    return f"; {now.short} rounds in a row failed within {span(SHORT_ROUND_S)}"
+def _tries(went: HowItWent) -> str:
+    return "rounds" if went.life_s is None else "lives of workers"
+
+
+def _flapping(now: Standing, went: HowItWent) -> str:
+    return f"; {now.short} {_tries(went)} in a row failed within {span(SHORT_ROUND_S)}"
 
 
 def _clipped(text: str, room: int) -> str:

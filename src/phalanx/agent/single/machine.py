@@ -74,6 +74,12 @@ class SinglyGroup(GroupMachine):
         return self.live - {end.local_rank for end in self._lives.over()}
 
     @property
+    def running_ranks(self) -> list[int]:
+        """Their global ranks."""
+        assert self.round is not None, "workers are of a round"
+        return [self.round.rank(one) for one in self.running]
+
+    @property
     def was_stopped(self) -> bool:
         """As the base; who was between two lives did not succeed."""
         return super().was_stopped or bool(self._void)
@@ -191,13 +197,15 @@ class SinglyAgent(AgentMachine):
     def _ask_again(self, command: AskAgain, now: float) -> list[Any]:
         commands: list[Any] = []
         examined = command.examined
+        assert isinstance(self.group, SinglyGroup), "it was made here"
         if reason := exclusion(examined.failures, self._restarts):
             commands = self._tell(events.NodeExcluded(reason), now)
         report = Report(
             outcome=Outcome.FAILED,
             step=examined.step,
             checkpoint=examined.checkpoint,
-            evidence=failures_text(examined.failures),
+            # If this is the end of the job, these are stopped for it.
+            evidence=failures_text(examined.failures, stopped=self.group.running_ranks),
             life_s=command.life_s,
         )
         return [*commands, *self._tell(events.FailedAlone(examined.local_rank, report), now)]
