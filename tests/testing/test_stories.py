@@ -554,6 +554,12 @@ def test_a_node_with_a_process_that_nobody_can_kill_gives_up_its_place_and_blame
         assert exit_codes(world) == {"n0.1": 0, "n1.1": 75, "n2.1": 0}
 
 
+def test_a_node_that_loses_the_store_for_good_ends_with_its_own_failure_but_not_with_a_symptom() -> None:
+    for number, code in ((1, 3), (0, 75)):
+        world = play(scenario(2, 1, max_restarts=1), (50.0, cut(1)), (51.0, worker_of_node_fails(number)))
+        assert exit_codes(world) == {"n0.1": 0, "n1.1": code}
+
+
 def test_one_agent_is_told_to_stop_and_all_of_them_end_by_that_signal() -> None:
     world = play(scenario(3, 2, stops_all=True), (50.0, leave(1)))
     assert exit_codes(world) == {"n0.1": 143, "n1.1": 143, "n2.1": 143}

@@ -12,7 +12,7 @@ from phalanx.records import changed
 from phalanx.rendezvous.events import WorkerFailed
 from phalanx.rendezvous.stored import Outcome, Report
 
-__all__ = ["failure_seen", "place_given_up", "report_of", "with_stopped"]
+__all__ = ["failure_seen", "own_failures", "place_given_up", "report_of", "with_stopped", "with_unheard"]
 
 
 def failure_seen(event: object, was: GroupState, group: GroupMachine) -> WorkerFailed | None:
@@ -50,12 +50,33 @@ def report_of(
     )
 
 
+def own_failures(failures: Sequence[Failure]) -> list[Failure]:
+    """Those that this node alone can be blamed for: a connection to another one breaks of what happened there."""
+    return [
+        one
+        for one in failures
+        if not one.is_collateral and (one.group_world_size == 1 or not one.is_secondary)
+    ]
+
+
+def with_unheard(verdict: Verdict, failures: Sequence[Failure]) -> Verdict:
+    """The verdict of a node whose last report nobody has heard: the loss of the store does not hide what failed here.
+
+    ``failures`` are those of its last round. A verdict that has a cause, or is another one than "no round", stays; and
+    any verdict does where nothing but connections to other nodes broke.
+    """
+    if not own_failures(failures) or verdict.cause is not None or verdict.exit_code != EX_UNAVAILABLE:
+        return verdict
+    return judge(failures, reason=f"{verdict.reason}; the other nodes could not be told")
+
+
 def place_given_up(failures: Sequence[Failure], stopped: Collection[int]) -> Verdict:
     """Something of the job is left that nobody can kill, and no round may run beside it: the end of this node's part.
 
-    The exit code is that of this node's first failure, else 75: it is no success, whatever the workers ended with.
+    The exit code is that of this node's first failure, else 75: it is no success, whatever the workers ended with. A
+    symptom of what happened on another node is no failure of this one.
     """
-    if any(not one.is_collateral for one in failures):
+    if own_failures(failures):
         return judge(failures, reason=PLACE_GIVEN_UP, stopped=stopped)
     return Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=PLACE_GIVEN_UP)
 

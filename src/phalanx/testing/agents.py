@@ -16,7 +16,6 @@ from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
-from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.single.machine import SinglyAgent
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
@@ -24,6 +23,7 @@ from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.state import MemberState
 from phalanx.store.port import Store
+from phalanx.testing.checking import has_ended_alone
 from phalanx.testing.loop import NodeLoop
 from phalanx.testing.nodes import Keeper, Node
 from phalanx.testing.processes import SimulatedProcesses
@@ -85,7 +85,7 @@ class SimulatedAgent:
     def has_seen_the_end(self) -> bool:
         """Whether it ended because the job did, and not only its own part."""
         verdict = self.verdict
-        if verdict is None or verdict.reason == PLACE_GIVEN_UP:
+        if verdict is None or has_ended_alone(verdict):
             return False
         if verdict.ending is Ending.STOPPED:
             return not self._is_told_to_stop

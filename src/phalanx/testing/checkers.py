@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.rendezvous.round import Round
-from phalanx.testing.checking import Checker, Limits, Violation
+from phalanx.testing.checking import Checker, Limits, Violation, has_ended_alone
 from phalanx.testing.exclusions import ExclusionIsKept
 from phalanx.testing.lives import Lives
 from phalanx.testing.restarts import BackoffIsKept, BudgetIsNotOverdrawn, ChargesAreDue, GivesUpInTime
@@ -41,11 +40,10 @@ __all__ = [
     "all_checkers",
 ]
 
-EX_BUG, EX_UNAVAILABLE = 70, 75
+EX_BUG = 70
 # A machine that was suspended for longer than its fence runs on for a moment: the one limit that the docs name.
 RESUMED_S = 0.1
 HEARD_S = 5.0  # by an agent that is slow
-WITHOUT_STORE = ("store_timeout", "the store was not reached")
 
 
 class OneMembershipPerRound(Checker):
@@ -300,9 +298,7 @@ class SameVerdict(Checker):
             case VerdictWritten(_, verdict):
                 self._spoken.append(_spoken(verdict.exit_code, verdict))
             case AgentEnded(agent, exit_code, verdict) if agent not in self._leaving:
-                reason = str(getattr(verdict, "reason", ""))
-                is_alone = exit_code == EX_UNAVAILABLE and any(words in reason for words in WITHOUT_STORE)
-                is_alone |= reason == PLACE_GIVEN_UP and exit_code != 0
+                is_alone = has_ended_alone(verdict) and exit_code != 0
                 if not is_alone and _spoken(exit_code, verdict) not in self._spoken:
                     said = f"{agent} ended with {_spoken(exit_code, verdict)}"
                     raise Violation(f"{said}, and the store has, or had, {self._spoken}")

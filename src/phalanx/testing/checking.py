@@ -6,10 +6,19 @@ A checker raises ``Violation`` as soon as it sees one; ``finish`` is asked when 
 from __future__ import annotations
 
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.sentences import PLACE_GIVEN_UP
 from phalanx.records import Struct
 from phalanx.testing.trace import Observation
 
-__all__ = ["Checker", "Limits", "Violation"]
+__all__ = ["Checker", "Limits", "Violation", "has_ended_alone"]
+
+WITHOUT_STORE = ("store_timeout", "the store was not reached")
+
+
+def has_ended_alone(verdict: object) -> bool:
+    """Whether it is about one node only: it lost the store for good, or could not kill a process."""
+    reason = str(getattr(verdict, "reason", ""))
+    return reason == PLACE_GIVEN_UP or any(words in reason for words in WITHOUT_STORE)
 
 
 class Violation(AssertionError):
