@@ -7,12 +7,13 @@ answered once, for the answer names the last one; whatever is open when the roun
 
 from __future__ import annotations
 
-from binascii import crc32
 from collections import deque
 from collections.abc import Collection, MutableMapping
 from typing import Any
 
+from phalanx.records import changed
 from phalanx.rendezvous.events import FailedAlone, StartAgain
+from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.keys import AGAIN, JobKeys
 from phalanx.rendezvous.policy import EndJob, MemberReport, Policy, RoundReports
 from phalanx.rendezvous.round import Round
@@ -21,7 +22,7 @@ from phalanx.rendezvous.stored import Answer, Member, Phase, Report, RoundRecord
 from phalanx.rendezvous.view import JobView, View
 from phalanx.store.port import Delete, Operation, Put
 
-__all__ = ["Questions", "answers", "jitter"]
+__all__ = ["Questions", "answers"]
 
 # Two operations each; etcd takes 128 in a transaction by default, and one with very many evidences would be slow.
 ANSWERS_MAX = 32
@@ -81,11 +82,6 @@ class Questions:
         return [StartAgain(asked.local_rank, answer.restart_count, answer.reason, answer.delay_s)]
 
 
-def jitter(text: str) -> float:
-    """From 0 to 1. A node's id in it is random; so those that failed together do not come back together."""
-    return crc32(text.encode()) / 0xFFFFFFFF
-
-
 def answers(
     view: View, record: RoundRecord, settings: MembershipSettings, policy: Policy, keys: JobKeys
 ) -> tuple[Operation, ...]:
@@ -99,7 +95,7 @@ def answers(
         decision = policy.decide(
             RoundReports(
                 # As in a round that ended by a failure: nothing else has happened that could explain it.
-                round=_changed(record, is_failure=True),
+                round=changed(record, is_failure=True),
                 world_size=sum(one.slots for one in view.members),
                 members=_member_reports(view, member, report, view.excluded(settings.min_nodes)),
                 open_s=open_s,
@@ -109,7 +105,7 @@ def answers(
         )
         if isinstance(decision, EndJob):
             return (Put(keys.verdict, encode(VerdictRecord(text=decision.text))),)
-        record = _changed(record, restart_count=decision.restart_count, policy_state=decision.policy_state)
+        record = changed(record, restart_count=decision.restart_count, policy_state=decision.policy_state)
         answer = Answer(
             number=record.number,
             sequence=sequence,
@@ -159,8 +155,3 @@ def _member_reports(
         )
         first_rank += member.slots
     return tuple(reports)
-
-
-def _changed(record: RoundRecord, **changes: Any) -> RoundRecord:
-    fields = {name: getattr(record, name) for name in record.__struct_fields__}
-    return RoundRecord(**{**fields, **changes})

@@ -29,7 +29,7 @@ from phalanx.multiprocessing.machine import (
     TreeEmptied,
     WorkerExited,
 )
-from phalanx.records import Struct
+from phalanx.records import Struct, changed
 from phalanx.rendezvous.round import Round
 
 __all__ = [
@@ -188,8 +188,7 @@ class Life(Machine[LifeState]):
         return [AskAgain(event, self._life_s)]
 
     def _granted(self, event: WorkerGranted, now: float) -> list[Any]:
-        fields = {name: getattr(self._round, name) for name in self._round.__struct_fields__}
-        self._round = Round(**{**fields, "restart_count": event.restart_count, "reason": event.reason})
+        self._round = changed(self._round, restart_count=event.restart_count, reason=event.reason)
         if event.delay_s > 0:
             self.state, self.deadline = LifeState.DELAYED, now + event.delay_s
             return []

@@ -38,6 +38,7 @@ from phalanx.agent.single.life import (
 from phalanx.agent.verdict.stored import failures_text
 from phalanx.machine import Arrow, Void
 from phalanx.multiprocessing.machine import WorkerExited
+from phalanx.records import changed
 from phalanx.rendezvous import events
 from phalanx.rendezvous.stored import Outcome, Report
 
@@ -86,7 +87,9 @@ class SinglyGroup(GroupMachine):
 
     def exits(self) -> tuple[Exit, ...]:
         """As the base; failures that were answered, or need no answer any more, are marked."""
-        return tuple(_void(one) if one.local_rank in self._void else one for one in super().exits())
+        return tuple(
+            changed(one, is_void=True) if one.local_rank in self._void else one for one in super().exits()
+        )
 
     # Arrows
 
@@ -232,7 +235,3 @@ class SinglyAgent(AgentMachine):
             AgentState.ENDED: AgentMachine._OVER,
         },
     }
-
-
-def _void(end: Exit) -> Exit:
-    return Exit(**{**{name: getattr(end, name) for name in end.__struct_fields__}, "is_void": True})
