@@ -27,6 +27,8 @@ from tests.repository.test_start_up import denied, imported_by
 from tests.system.launch import LIMIT_S, Job, Launcher, two_free_ports
 
 from phalanx.agent.verdict.verdict import Ending
+from phalanx.cli.mistakes import UsageError
+from phalanx.cli.run import run_options
 from phalanx.launcher import AgentProcess, Outcome, RunOptions, library
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.multiprocessing.nameless import NamelessFile
@@ -937,3 +939,9 @@ def test_the_agent_imports_what_the_command_does(house: House) -> None:
     assert "phalanx.agent.node" in modules
     assert not denied(modules)
     assert not {name for name in modules if name.startswith("phalanx.cli")}
+
+
+def test_the_page_says_what_is_raised_for_words_that_are_wrong() -> None:
+    with pytest.raises(UsageError, match="--nproc-per-node"):
+        run_options(["--nproc-per-node", "many", "train.py"])
+    assert f"{UsageError.__module__}.{UsageError.__qualname__}" in PAGE

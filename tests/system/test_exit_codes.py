@@ -19,6 +19,26 @@ def ending(how: str) -> str:
         """
 
 
+@pytest.mark.parametrize("limit", [12, 20, 30])
+@pytest.mark.parametrize("store", ["own", "served"])
+def test_a_launcher_without_free_descriptors_says_so_in_one_sentence(
+    launch: Launch, script: Script, limit: int, store: str
+) -> None:
+    served = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0")
+
+    job = launch(
+        *(served if store == "served" else ("--standalone",)),
+        script("from telling import tell; tell('ran')"),
+        wrapper=("sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh"),
+    )
+
+    assert job.wait() == 75
+    (line,) = job.stderr.decode().splitlines()
+    assert "could not be run: this launcher needs 32 descriptors: Too many open files" in line
+    assert f"the limit is {limit} and 1 worker may need 512: run 'ulimit -n 512' first" in line
+    assert not job.told("ran", 0)
+
+
 # 2, 70 and 75 have meanings of the launcher's own, and pass through all the same when they are a rank's.
 @pytest.mark.parametrize("code", [1, 2, 7, 70, 75, 255])
 def test_the_code_of_the_failing_rank_passes_through(launch: Launch, script: Script, code: int) -> None:

@@ -279,6 +279,20 @@ def test_a_report_file_is_there_however_the_job_ends(
     code = job.wait()
     data = json.loads(path.read_text())
     assert (data["ending"], data["exit_code"], data["first_failure"]) == (ending, code, None)
+    assert data["stopped_ranks"] == ([0] if ending == "stopped" else [])
+    assert data["node"]["log_dir"] is None, "nothing was written there, so it is gone"
+
+
+def test_a_report_file_of_a_job_that_has_logs_says_where(
+    launch: Launch, script: Script, tmp_path: Path
+) -> None:
+    path = tmp_path / "report.json"
+
+    job = launch("--standalone", "-r", 3, "--report-file", path, script("print('x')"))
+
+    assert job.wait() == 0
+    (log,) = Path(json.loads(path.read_text())["node"]["log_dir"]).rglob("stdout.log")
+    assert log.read_text() == "x\n"
 
 
 @pytest.mark.parametrize("name", ["PHALANX_REPORT_FILE", "PET_REPORT_FILE", "PET_ERROR_FILE"])

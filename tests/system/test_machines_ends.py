@@ -120,10 +120,53 @@ STRAGGLERS = """
 def test_a_straggler_is_named_and_ends_the_job(launch: Launch, script: Script) -> None:
     job = launch("--standalone", "--nproc-per-node", 2, "--straggler-timeout", 5, script(STRAGGLERS))
 
-    assert job.wait() not in (0, 70)
+    assert job.wait() == 1
     assert "rank      : 1" in job.summary
     (straggling,) = job.told("straggling")
     assert straggling.rank == 1
+
+
+@pytest.mark.parametrize(
+    ("on_term", "code"),
+    [
+        ("signal.SIG_DFL", 1),
+        ("signal.SIG_IGN", 1),
+        ("lambda *_: sys.exit(0)", 1),
+        ("lambda *_: sys.exit(1)", 1),
+        ("lambda *_: sys.exit(7)", 7),
+        ("lambda *_: os._exit(0)", 1),
+        ("lambda *_: 1 / 0", 1),
+    ],
+)
+def test_all_stragglers_are_named_and_the_code_is_one_whatever_our_signal_did_to_them(
+    launch: Launch, script: Script, on_term: str, code: int
+) -> None:
+    train = script(
+        f"""
+        import os, signal, sys, time
+        from telling import stay, tell
+
+        if os.environ["RANK"] == "0":
+            while not (os.path.exists("ready1") and os.path.exists("ready2")):
+                time.sleep(0.01)
+            sys.exit(0)
+        signal.signal(15, {on_term})
+        open("ready" + os.environ["RANK"], "w").close()
+        stay()
+        """
+    )
+    limits = ("--straggler-timeout", "1s", "--shutdown-timeout", 1)
+
+    job = launch("--standalone", "--nproc-per-node", 3, *limits, train)
+
+    assert job.wait() == code
+    last = job.stderr.decode().splitlines()[-1]
+    still = "still ran 1 s after others had ended: stopped for that (--straggler-timeout)"
+    assert last.endswith(f"failed: ranks 1, 2 {still} (exit code {code})")
+    assert {int(rank) for rank in re.findall(r"rank +: (\d+)", job.summary)} == {1, 2}
+    assert f"exitcode  : {code} " in job.summary
+    for word in ("SIGTERM", "SIGKILL", "Signal ", "killed", "ended with code 0"):
+        assert word not in job.summary
 
 
 def test_without_a_straggler_timeout_the_others_are_waited_for(launch: Launch, script: Script) -> None:
@@ -153,11 +196,11 @@ def test_all_that_still_run_are_named_when_some_of_a_node_have_ended(
     arguments = (*c10d(a, "2"), "--nproc-per-node", 2, "--straggler-timeout", 3, train)
     members = [agents(host, *arguments) for host in (a, b)]
 
-    assert [member.wait() for member in members] == [143, 143]
+    assert [member.wait() for member in members] == [1, 1]
     for member in members:
         named = {int(rank) for rank in re.findall(r"rank +: (\d+)", member.summary)}
         assert named == {1, 2, 3}
-        assert "--straggler-timeout" in member.summary
+        assert "failed: ranks 1-3 still ran 3 s after others had ended" in member.summary
 
 
 def test_a_straggler_on_another_node_is_named_on_both(

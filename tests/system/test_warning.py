@@ -79,6 +79,35 @@ def test_a_worker_that_would_die_of_the_warning_is_spared_named_and_asked_when_i
     assert b"SIGUSR2 was not passed to local rank 1" in job.stderr
 
 
+def test_workers_that_hear_of_the_warning_by_their_channel_are_not_named_and_the_others_in_one_line(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, sys, time
+        import phalanx
+        from telling import stay, tell
+
+        if int(os.environ["RANK"]) % 2:
+            tell("ready")
+            stay()
+        phalanx.should_stop()
+        tell("ready")
+        while not phalanx.should_stop():
+            time.sleep(0.01)
+        sys.exit(0)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 4, "--warn-before", "2s", train)
+    job.told("ready", 4)
+
+    job.send(signal.SIGTERM)
+
+    assert job.wait() == 143
+    (line,) = [one for one in job.stderr.decode().splitlines() if "was not passed" in one]
+    assert line == "phalanx: SIGUSR1 was not passed to local ranks 1, 3, which have no handler for it"
+
+
 def test_a_second_signal_cuts_the_warning_short(launch: Launch, script: Script) -> None:
     train = script(
         """

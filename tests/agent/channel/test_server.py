@@ -708,3 +708,14 @@ def _fails_until(function: Callable[[], Any], words: str) -> None:
         except client_end.NoAgent as failure:
             if words in str(failure):
                 raise
+
+
+def test_who_is_connected_in_this_round_is_known(agent: Agent, worker: Any) -> None:
+    assert agent.call(lambda: agent.server.connected) == set()
+    worker.progress(1)
+    agent.next()
+    with Raw(agent, {**HELLO, "local_rank": 5}, {"type": "progress", "step": 1}), Raw(agent):
+        agent.next()
+        assert agent.call(lambda: agent.server.connected) == {2, 5}
+        agent.new_round(2)
+        assert agent.call(lambda: agent.server.connected) == set()
