@@ -364,7 +364,8 @@ class ForeignMachine(Machine[ForeignState]):
         ),
         HurryAsked: {
             **dict.fromkeys(
-                (*_BEFORE_THE_END, ForeignState.DECIDED), Void("the workers are ended first; then it leaves at once")
+                (*_BEFORE_THE_END, ForeignState.DECIDED),
+                Void("the workers are ended first; then it leaves at once"),
             ),
             ForeignState.CLOSING: _hurry,
         },
