@@ -283,6 +283,9 @@ def test_a_failure_of_the_last_round_may_be_blamed_by_all_and_by_its_own_node_al
     seen: list[Observation | float] = [written(1), Fault("w", "a.1", 0, 1)]
     watch(CauseIsTheInjectedOne(), [*seen, VerdictWritten(1, failed(0)), ended("b.1", failed(0))])
     watch(CauseIsTheInjectedOne(), [*seen, StopSignalled("a.1", 15), written(2), ended("a.1", failed(0))])
+    watch(CauseIsTheInjectedOne(), [*seen, Fault("agent is frozen", "a.1"), ended("a.1", failed(1))])
+    with pytest.raises(Violation, match="a.1 blames rank 1"):
+        watch(CauseIsTheInjectedOne(), [*seen, ended("a.1", failed(1))])
 
 
 def test_a_newcomer_in_the_round_of_those_who_remember_begins_no_new_life() -> None:

@@ -313,7 +313,8 @@ def _spoken(exit_code: int, verdict: object) -> tuple[object, ...]:
 class CauseIsTheInjectedOne(Checker):
     """Who is blamed failed by an own fault, in the last round that the store knows; a job without one has not failed.
 
-    Who was told to leave and could not tell the others of its failure may blame its own workers.
+    Who was told to leave and could not tell the others of its failure may blame its own workers. If its agent was frozen
+    it found all of them dead after it had come to stop them: then whoever had written down its time seems to be first.
     """
 
     def __init__(self) -> None:
@@ -322,6 +323,7 @@ class CauseIsTheInjectedOne(Checker):
         self._faults: set[tuple[int, int]] = set()
         self._own: dict[str, set[tuple[int, int]]] = {}
         self._judged: set[tuple[int, int]] = set()
+        self._frozen: set[str] = set()
 
     def see(self, at: float, seen: Observation) -> None:
         """Remember who failed, and look at each verdict."""
@@ -331,6 +333,8 @@ class CauseIsTheInjectedOne(Checker):
                     self._incarnation = incarnation
                     self._faults.clear()
                 self._latest = record.number
+            case Fault(kind="agent is frozen", target=agent):
+                self._frozen.add(agent)
             case Fault(target=agent, rank=int(rank), round=int(number)):
                 self._faults.add((number, rank))
                 self._own.setdefault(agent, set()).add((number, rank))
@@ -341,7 +345,8 @@ class CauseIsTheInjectedOne(Checker):
                     self._complain("the store", verdict, f"{self._faults}, the round was {self._latest}")
             case AgentEnded(agent, verdict=Verdict(cause=Failure(round=number, rank=rank)) as verdict):
                 own = self._own.get(agent, set())
-                if (number, rank) not in self._judged | own:
+                is_late = agent in self._frozen and any(one == number for one, _ in own)
+                if (number, rank) not in self._judged | own and not is_late:
                     self._complain(agent, verdict, f"{own}")
 
     @staticmethod
