@@ -313,8 +313,8 @@ def _spoken(exit_code: int, verdict: object) -> tuple[object, ...]:
 class CauseIsTheInjectedOne(Checker):
     """Who is blamed failed by an own fault, in the last round that the store knows; a job without one has not failed.
 
-    Who was told to leave and could not tell the others of its failure may blame its own workers. If its agent was frozen
-    it found all of them dead after it had come to stop them: then whoever had written down its time seems to be first.
+    Who was told to leave and could not tell the others of its failure may blame its own workers. If its agent was
+    frozen it found all of them dead after it had come to stop them: then who had written down its time seems first.
     """
 
     def __init__(self) -> None:
