@@ -69,7 +69,7 @@ def test_a_spare_takes_the_place_of_an_excluded_node_which_is_a_spare_when_its_t
 ) -> None:
     members = with_spare(
         *(network, agents, script),
-        *("--max-restarts", 0, "--exclude-on", "42", "--exclude-for", "5s"),
+        *("--max-restarts", 0, "--exclude-on", "42", "--exclude-for", "10s"),
     )
     excluded, good, spare = members[bad], members[1 - bad], members[2]
 
@@ -100,7 +100,7 @@ def test_an_excluded_node_joins_again_when_there_is_room(
     hosts = [network.host(number) for number in (1, 2)]
     arguments = (
         *c10d(hosts[0], "1:2"),
-        *("--max-restarts", 0, "--exclude-on", "SIGKILL", "--exclude-for", "5s", script(MEMBER)),
+        *("--max-restarts", 0, "--exclude-on", "SIGKILL", "--exclude-for", "10s", script(MEMBER)),
     )
     good, bad = (agents(host, *arguments) for host in hosts)
     first = begin_together((good, bad), world=2)
