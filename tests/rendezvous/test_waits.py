@@ -169,6 +169,20 @@ def test_what_is_spent_survives_the_loss_of_the_stores_data() -> None:
     assert (after.used, after.step, after.past) == (before.used, before.step, before.past)
 
 
+def test_a_restart_that_was_charged_and_waits_survives_the_loss_of_the_stores_data() -> None:
+    fleet = job(max_restarts=3, policy={"backoff_s": 10.0, "backoff_max_s": 10.0})
+    fleet.start("a", "b")
+    for number in (1, 2):
+        fleet.run_until_running("a", "b", number=number)
+        fleet.fail("b")
+    fleet.run(2.0)
+    assert (fleet.record.number, fleet.record.restart_count, fleet.record.phase) == (3, 2, Phase.JOINING)
+    fleet.lose_store()
+    fleet.run(1.0)
+    fleet.serve_store()
+    assert fleet.run_until_running("a", "b", within_s=2 * TTL_S).restart_count == 2
+
+
 def test_what_is_spent_survives_rounds_that_cost_nothing_and_another_leader() -> None:
     fleet = job(max_restarts=2, min_nodes=1, max_nodes=3, last_call_s=1.0, policy={"backoff_s": 0.0})
     fleet.start("a", "b", "c")

@@ -96,7 +96,8 @@ class Part:
         self._running_registration = 0
         self._is_stopping = False
         self._last: Round | None = None
-        self._seen: RoundRecord | None = None
+        self._seen: RoundRecord | None = None  # the last round that has settled
+        self._latest: RoundRecord | None = None  # or is still being joined: what is charged shows there first
         # What is to be told about the round ``_mine``
         self._reports: dict[str, bytes] = {}
         self._questions = Questions(settings.node_id, self._reports)
@@ -112,7 +113,7 @@ class Part:
     def unregistered(self) -> None:
         """The lease is over, and all that was written under it."""
         self.has_untold |= "outcome" in self._reports and "outcome" not in self._told
-        self._here.remember(self._seen, self._last)
+        self._here.remember(self._seen, self._latest, self._last)
         self._here.ended()
         self._told_exclusion = self._here.excluded = self.exclusion.reason
         self._has_told_leaving = self._has_told_end = False
@@ -149,6 +150,7 @@ class Part:
             return []
         if record.phase is not Phase.JOINING:
             self._seen = record
+        self._latest = record
         if self.running is not None and (
             record.number != self.running.number or record.phase is not Phase.SETTLED
         ):

@@ -66,19 +66,22 @@ class Registration:
         """The lease is over, and all that was written under it."""
         self.revision = 0
 
-    def remember(self, seen: RoundRecord | None, last: Round | None) -> None:
+    def remember(
+        self, seen: RoundRecord | None, latest: RoundRecord | None, last: Round | None
+    ) -> None:
         """A life of this node is over: the next registration tells what it has seen of the job, and what ran here.
 
         Only a store that has lost its data needs to be told; who has registered anew cannot know whether it has.
+        ``seen`` has settled, ``latest`` perhaps not, ``last`` ran here.
         """
-        if seen is not None:
+        if seen is not None and latest is not None:
             self._remembered = NodeRecord(
                 host="",
                 address="",
                 slots=0,
                 last_round=seen.number,
-                last_restart_count=seen.restart_count,
-                last_policy_state=seen.policy_state,
+                last_restart_count=latest.restart_count,
+                last_policy_state=latest.policy_state,
                 last_ran=0 if last is None else last.number,
                 last_group_rank=-1 if last is None else last.group_rank,
                 last_group_world_size=0 if last is None else last.group_world_size,
