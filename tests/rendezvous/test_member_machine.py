@@ -67,7 +67,7 @@ EVENTS: list[object] = [
     events.PortNotHeld(1, "no port is free"),
     events.FirstSignSeen("ValueError: x"),
     events.WorkerFailed(),
-    events.FailedAlone(0, Report(outcome=Outcome.FAILED)),
+    events.SingleFailed(0, Report(outcome=Outcome.FAILED)),
     events.CheckpointDone(3),
     events.WorkersGone(Report(outcome=Outcome.STOPPED)),
     events.LeaveAsked(),

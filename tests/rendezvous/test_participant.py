@@ -20,7 +20,7 @@ WORDS = {
     if isinstance(one, type) and issubclass(one, Struct) and one.__module__ == events.__name__
 }
 # Workers that are restarted one by one: that needs a member machine and an agent, and is refused where one is missing.
-ALONE = {events.FailedAlone, events.StartAgain}
+ALONE = {events.SingleFailed, events.StartSingle}
 
 
 async def _open() -> Store:

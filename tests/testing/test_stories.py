@@ -507,7 +507,7 @@ def test_an_excluded_node_is_used_where_the_others_are_too_few() -> None:
 
 def test_a_worker_that_fails_alone_is_started_again_and_the_others_run_on() -> None:
     world = play(
-        scenario(2, 2, is_by_worker=True, slots=(2, 2), max_restarts=2, habits=STUBBORN),
+        scenario(2, 2, has_single_restarts=True, slots=(2, 2), max_restarts=2, habits=STUBBORN),
         (50.0, worker_fails(1)),
         (60.0, worker_fails(2, message="ValueError: bad batch", exit_after_s=2.0)),
     )
@@ -521,7 +521,7 @@ def test_a_worker_that_was_started_again_after_a_wait_has_not_failed_when_it_is_
     """The sign of its life before was kept, and looked as if something had been wrong before the stop."""
     restarts = RestartPolicy(max_restarts=3, backoff_s=2.0)
     world = play(
-        scenario(3, 2, is_by_worker=True, restarts=restarts, habits=STUBBORN),
+        scenario(3, 2, has_single_restarts=True, restarts=restarts, habits=STUBBORN),
         (50.0, worker_fails(1, message="ValueError: bad batch")),
         (53.0, worker_fails(1, message="ValueError: bad batch")),
         (70.0, leave(0)),
@@ -532,7 +532,7 @@ def test_a_worker_that_was_started_again_after_a_wait_has_not_failed_when_it_is_
 
 def test_a_worker_that_fails_alone_once_too_often_ends_the_job() -> None:
     world = play(
-        scenario(2, 2, is_by_worker=True, max_restarts=1, habits=STUBBORN),
+        scenario(2, 2, has_single_restarts=True, max_restarts=1, habits=STUBBORN),
         (50.0, worker_fails(1)),
         (60.0, worker_fails(0)),
     )

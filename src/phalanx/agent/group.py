@@ -145,7 +145,7 @@ class Exit(Struct):
     is_straggler: bool = False
     """It was stopped because it still ran long after others had ended; that is its failure."""
     is_void: bool = False
-    """It was to be started again alone when the group was stopped: that failure has its answer, or needs none."""
+    """It waited for its single restart when the group was stopped: that failure has its answer, or needs none."""
 
 
 class GroupMachine(Machine[GroupState]):

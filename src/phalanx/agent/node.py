@@ -136,7 +136,7 @@ class Node:
             membership = ForeignMachine(spec.membership, leader_policy(spec.restarts), backend=spec.backend)
         agent = AgentMachine
         if spec.restart_scope == "worker":
-            from phalanx.agent.single.machine import SinglyAgent as agent  # noqa: N813 # one of the two kinds
+            from phalanx.agent.single.machine import SingleAgent as agent  # noqa: N813 # one of the two kinds
         self._driver = Driver(
             agent(
                 spec.nproc,

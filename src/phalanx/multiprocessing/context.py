@@ -140,7 +140,7 @@ class PContext(abc.ABC):
         assert self._epoll is not None
         self._epoll.register(child.fileno(), select.EPOLLIN)
 
-    def start_again(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
+    def start_single(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
         """Start a worker anew whose end was reaped, while the others run. Raises ``SpawnError``; they run on then.
 
         Its ``failure`` is forgotten: ask first. Nothing that it left may write to its logs any more. Not for workers

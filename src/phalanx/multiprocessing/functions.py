@@ -193,10 +193,10 @@ class MultiprocessContext(PContext):
             failure.message = self._unreadable[local_rank]
         return failure
 
-    def start_again(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
+    def start_single(self, local_rank: int, env: dict[str, str], logs: LogsDest) -> None:
         """As the base."""
         self._unreadable.pop(local_rank, None)
-        super().start_again(local_rank, env, logs)
+        super().start_single(local_rank, env, logs)
 
     def release(self) -> None:
         """Close descriptors and the log pump; processes are left as they are. Idempotent."""

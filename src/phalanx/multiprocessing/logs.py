@@ -4,7 +4,7 @@ The layout is torchelastic's, below the log folder:
 
     <run id>_<8 letters>/attempt_<n>/<local rank>/{stdout.log, stderr.log, error.json}
 
-a worker that is started again alone has its k-th successor in ``<local rank>.<k>`` beside it. Nothing that exists is
+a worker that had a single restart has its k-th successor in ``<local rank>.<k>`` beside it. Nothing that exists is
 ever removed: an attempt folder that is taken gets a ``.<k>`` suffix, too. Errors:
 
     OSError
@@ -66,8 +66,8 @@ class LogsSpecs(ABC):
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Make the destinations of an attempt; ``envs`` are the workers' environments by local rank."""
 
-    def reify_again(self, local_rank: int, env: dict[str, str]) -> LogsDest:
-        """Make destinations for a worker that is started again alone, beside those of the attempt that runs.
+    def reify_single(self, local_rank: int, env: dict[str, str]) -> LogsDest:
+        """Make destinations for the single restart of a worker, beside those of the attempt that runs.
 
         A subclass that does not know of this has its ``reify`` called for the one worker.
         """
@@ -143,7 +143,7 @@ class DefaultLogsSpecs(LogsSpecs):
             self._add(dest, local_rank, env, folder)
         return dest
 
-    def reify_again(self, local_rank: int, env: dict[str, str]) -> LogsDest:
+    def reify_single(self, local_rank: int, env: dict[str, str]) -> LogsDest:
         """Make the folder ``<local rank>.<k>`` of the latest attempt and set the error file, as ``reify`` does."""
         if self.root_log_dir == os.devnull:
             return self._reify_nothing({local_rank: env})

@@ -20,7 +20,6 @@ __all__ = [
     "CloseSession",
     "ConfirmLease",
     "EndAsked",
-    "FailedAlone",
     "Fence",
     "FirstSignSeen",
     "Heard",
@@ -49,8 +48,9 @@ __all__ = [
     "SessionOpened",
     "SignalHeard",
     "SignalSent",
+    "SingleFailed",
     "Slept",
-    "StartAgain",
+    "StartSingle",
     "StartWatch",
     "StopRound",
     "StopWatch",
@@ -184,8 +184,8 @@ class MeetingFailed(Struct):
     """Nothing was started, and what was asked for does not fit: another secret, another job at the endpoint."""
 
 
-class StartAgain(Struct):
-    """The leader has answered: this worker, which failed alone, is to start again ``delay_s`` from now."""
+class StartSingle(Struct):
+    """The leader has answered: a single restart of this worker, ``delay_s`` from now."""
 
     local_rank: int
     restart_count: int
@@ -223,7 +223,7 @@ class WorkerFailed(Struct):
     """By running on long after others had ended."""
 
 
-class FailedAlone(Struct):
+class SingleFailed(Struct):
     """A worker of the round failed, nothing of it is left, and the others run on: it asks to start again."""
 
     local_rank: int

@@ -6,9 +6,9 @@ and watched by the leader alone, so that the messages of a round grow linearly w
 
 from __future__ import annotations
 
-__all__ = ["AGAIN", "JobKeys", "job_prefix"]
+__all__ = ["SINGLE", "JobKeys", "job_prefix"]
 
-AGAIN = "again/"  # a kind of report, with a number behind it: a worker has failed alone, may it start again?
+SINGLE = "single/"  # a kind of report, with a number behind it: a question for a single restart
 
 
 def job_prefix(run_id: str) -> str:
@@ -36,7 +36,7 @@ class JobKeys:
         self.waiting = f"{self.job}waiting"
         self.nodes = f"{root}nodes/"
         self.signals = f"{self.job}signals/"
-        self.all_answers = f"{self.job}{AGAIN}"
+        self.all_answers = f"{self.job}{SINGLE}"
         self.all_here = f"{self.nodes}here/"
         self.all_joined = f"{self.nodes}joined/"
         self.all_reports = f"{self.nodes}reports/"
@@ -60,7 +60,7 @@ class JobKeys:
         return f"{self.reports(number)}{node_id}/{kind}"
 
     def answer(self, node_id: str) -> str:
-        """The leader's answer to the last ``again`` of this node, which the node alone waits for."""
+        """The leader's answer to the last question of this node, which the node alone waits for."""
         return f"{self.all_answers}{node_id}"
 
     def members(self, number: int) -> str:

@@ -15,12 +15,12 @@ from collections.abc import Mapping
 
 from phalanx.records import changed
 from phalanx.rendezvous import joining
-from phalanx.rendezvous.alone import answers
 from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
 from phalanx.rendezvous.ranks import Candidate, choose
 from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.rendezvous.single_restarts import answers
 from phalanx.rendezvous.stored import (
     Members,
     Outcome,
@@ -222,8 +222,8 @@ class Leader:
         # The same number is no sign of that: a spare, or who has succeeded, may have lost its lease in this very round.
         if any(one.node.last_round > record.number for one in view.here.values()):
             return self._start_collecting(record, "a node came back that has seen later rounds of this job")
-        if alone := answers(view, record, self._settings, self._policy, self._keys):
-            return alone
+        if answered := answers(view, record, self._settings, self._policy, self._keys):
+            return answered
         if done and self._done_since is None:
             self._done_since = now
             self._line.begin(now)

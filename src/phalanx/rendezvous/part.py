@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.rendezvous.alone import Questions
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
     ConfirmLease,
     EndAsked,
-    FailedAlone,
     Fence,
     FirstSignSeen,
     HoldPort,
@@ -25,6 +23,7 @@ from phalanx.rendezvous.events import (
     ReleasePort,
     RoundFormed,
     SignalSent,
+    SingleFailed,
     StopRound,
     Told,
     Transacted,
@@ -37,6 +36,7 @@ from phalanx.rendezvous.ranks import round_of
 from phalanx.rendezvous.registration import Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import Growth, MembershipSettings
+from phalanx.rendezvous.single_restarts import Questions
 from phalanx.rendezvous.stop_cause import StopCause, cause_of
 from phalanx.rendezvous.stored import (
     BadRecord,
@@ -289,7 +289,7 @@ class Part:
                 self.report("first_sign", text.encode(errors="replace"))
             case WorkerFailed(is_straggler):
                 self.report("straggling" if is_straggler else "failing", b"{}")
-            case FailedAlone():
+            case SingleFailed():
                 self._questions.add(event)
             case CheckpointDone(step):
                 # Newcomers may be waiting for this moment; nobody else asks.

@@ -26,7 +26,7 @@ class MemberReport(Struct, kw_only=True):
     is_lost: bool
     is_leaving: bool
     is_running: bool = False
-    """Its workers run, and would be stopped if the job ended: one of another member has failed alone."""
+    """Its workers run, and would be stopped if the job ended: a single worker of another member has failed."""
     is_excluded: bool = False
     """It should not be used for a while, and the others can run the job without it."""
 

@@ -15,7 +15,7 @@ NOTED = (
     events.PortHeld,
     events.FirstSignSeen,
     events.WorkerFailed,
-    events.FailedAlone,
+    events.SingleFailed,
     events.CheckpointDone,
     events.SignalSent,
     events.LeaveAsked,

@@ -143,11 +143,11 @@ class Report(Struct, kw_only=True):
     evidence: str = ""
     """The failures, as the verdict wrote them; its own affair."""
     life_s: float | None = None
-    """Not the outcome: one worker failed alone, after it had run for so long."""
+    """Not the outcome but a question for a single restart: that worker had run for so long."""
 
 
 class Answer(Struct, kw_only=True):
-    """``job/again/<node id>``: the leader's answer to a node whose worker failed alone: it is to start again."""
+    """``job/single/<node id>``: the leader's answer to a node that asked for a single restart: it is granted."""
 
     number: int
     """The round."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from phalanx.records import Struct
-from phalanx.rendezvous.keys import AGAIN, JobKeys
+from phalanx.rendezvous.keys import SINGLE, JobKeys
 from phalanx.rendezvous.stored import (
     Answer,
     BadRecord,
@@ -52,7 +52,7 @@ class RoundTimes:
         if record.number != self._number:
             self._number, self.opened_at = record.number, now
             self._settled_at = self._ended_at = None
-        elif (record.restart_count, record.policy_state) != self._restarts:  # of a worker alone
+        elif (record.restart_count, record.policy_state) != self._restarts:  # by a single restart
             self.opened_at = self._settled_at = now
         self._restarts = (record.restart_count, record.policy_state)
         if record.phase is Phase.SETTLED and self._settled_at is None:
@@ -92,7 +92,7 @@ class View(Struct, kw_only=True):
     """For how long the current round has been open, and for how long it has run; since the last restart in it."""
     ran_s: float = 0.0
     questions: Mapping[str, Mapping[int, Report]] = {}
-    """Of the current round: workers that failed alone, by node and sequence."""
+    """Of the current round: for single restarts, by node and sequence."""
     answers: Mapping[str, Answer] = {}
     """The last answer to each node."""
     straggling: frozenset[str] = frozenset()
@@ -305,9 +305,9 @@ class Nodes:
             self._straggling.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
-        elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
+        elif what.startswith(SINGLE) and _is_number(what.removeprefix(SINGLE)):
             questions = self._questions.setdefault(number, {}).setdefault(node_id, {})
-            questions[int(what.removeprefix(AGAIN))] = decode(Report, kv.value)
+            questions[int(what.removeprefix(SINGLE))] = decode(Report, kv.value)
 
     def _sign(self, number: int, node_id: str, revision: int) -> None:
         """Keep the earliest, in whatever order they are told: a new leader lists by name."""
@@ -326,8 +326,8 @@ class Nodes:
             self._failing.get(number, set()).discard(node_id)
             self._straggling.get(number, set()).discard(node_id)
             self._signs.get(number, {}).pop(node_id, None)
-        elif what.startswith(AGAIN) and _is_number(what.removeprefix(AGAIN)):
-            self._questions.get(number, {}).get(node_id, {}).pop(int(what.removeprefix(AGAIN)), None)
+        elif what.startswith(SINGLE) and _is_number(what.removeprefix(SINGLE)):
+            self._questions.get(number, {}).get(node_id, {}).pop(int(what.removeprefix(SINGLE)), None)
 
     def _parts(self, key: str) -> tuple[str, int, str, str]:
         """(kind, round, node id, what) of a key under ``nodes/``; a key that is none of ours has the kind "".

@@ -16,7 +16,7 @@ from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
-from phalanx.agent.single.machine import SinglyAgent
+from phalanx.agent.single.machine import SingleAgent
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
@@ -52,7 +52,7 @@ class SimulatedAgent:
         restarts: RestartPolicy,
         graces: Graces,
         stops_all: bool = False,
-        is_by_worker: bool = False,
+        has_single_restarts: bool = False,
         has_keeper: bool = True,
     ) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class SimulatedAgent:
         self._graces = graces
         self._restarts = restarts
         self._stops_all = stops_all
-        self._is_by_worker = is_by_worker
+        self._has_single_restarts = has_single_restarts
         self._is_told_to_stop = False
         self.clients: list[SimulatedStore] = []
         """Every connection that it has made."""
@@ -154,7 +154,7 @@ class SimulatedAgent:
 
     async def _main(self) -> None:
         settings = self.settings
-        kind = SinglyAgent if self._is_by_worker else AgentMachine
+        kind = SingleAgent if self._has_single_restarts else AgentMachine
         machine = kind(
             settings.slots,
             membership=MemberMachine(settings, leader_policy(self._restarts)),
@@ -175,7 +175,7 @@ class SimulatedAgent:
             self._trace,
             nproc=settings.slots,
             ttl_s=settings.ttl_s,
-            is_by_worker=self._is_by_worker,
+            has_single_restarts=self._has_single_restarts,
         )
         driver.bind(processes.perform, session.perform)
         driver.post(JobBegan())

@@ -65,7 +65,7 @@ class OneMembershipPerRound(Checker):
         number = seen.round.number
         agent, first = self._rounds.setdefault(number, (seen.agent, seen.round))
         same = ["group_world_size", "world_size", "master_addr", "master_port"]
-        if not self._limits.is_by_worker:  # else each worker has a count and a reason of its own
+        if not self._limits.has_single_restarts:  # else each worker has a count and a reason of its own
             same += ["restart_count", "reason"]
         for what in same:
             ours, theirs = getattr(seen.round, what), getattr(first, what)
@@ -108,7 +108,7 @@ class RanksOnceEach(Checker):
         if not 0 <= rank < seen.round.world_size:
             raise Violation(f"round {number}: {seen.agent} started rank {rank} of {seen.round.world_size}")
         before = self._started.get((number, rank))
-        if before is not None and not (self._limits.is_by_worker and self._may_follow(before, seen)):
+        if before is not None and not (self._limits.has_single_restarts and self._may_follow(before, seen)):
             raise Violation(f"round {number}: rank {rank} was started by {before.agent} and by {seen.agent}")
         self._started[number, rank] = seen
 

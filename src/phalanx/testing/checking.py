@@ -36,7 +36,7 @@ class Limits(Struct, kw_only=True):
     grace_s: float = 30.0
     clock_rates: tuple[float, float] = (1.0, 1.0)
     """Seconds of the slowest and of the fastest clock in a true second."""
-    is_by_worker: bool = False
+    has_single_restarts: bool = False
 
 
 class Checker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from phalanx.agent.verdict.stored import verdict_from
-from phalanx.rendezvous.keys import AGAIN, JobKeys
+from phalanx.rendezvous.keys import SINGLE, JobKeys
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord, VerdictRecord, decode
 from phalanx.store.port import Batch, Change
 from phalanx.testing.trace import NodeWritten, ReportWritten, RoundWritten, Trace, VerdictWritten
@@ -45,7 +45,7 @@ class Observer:
                 self._note_node(key.removeprefix(self._keys.all_here), change)
             elif key.startswith(self._keys.all_reports) and not change.is_delete:
                 number, agent, kind = key.removeprefix(self._keys.all_reports).split("/", 2)
-                if kind == "outcome" or kind.startswith(AGAIN):
+                if kind == "outcome" or kind.startswith(SINGLE):
                     self._trace.add(ReportWritten(agent, int(number), decode(Report, change.kv.value)))
 
     def _note_node(self, agent: str, change: Change) -> None:

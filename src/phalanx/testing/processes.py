@@ -40,7 +40,7 @@ from phalanx.rendezvous.events import (
 from phalanx.rendezvous.round import Round
 from phalanx.testing.loop import HAIR_S, NodeLoop
 from phalanx.testing.nodes import Keeper, Node
-from phalanx.testing.singles import SimulatedSingles
+from phalanx.testing.single_restarts import SimulatedSingleRestarts
 from phalanx.testing.timeline import Entry
 from phalanx.testing.trace import Fault, Line, Trace
 from phalanx.testing.workload import PORT_TAKEN, Employer, Worker, Workload
@@ -69,7 +69,7 @@ class SimulatedProcesses:
         *,
         nproc: int,
         ttl_s: float,
-        is_by_worker: bool = False,
+        has_single_restarts: bool = False,
     ) -> None:
         self._agent = agent
         self._node = node
@@ -103,9 +103,9 @@ class SimulatedProcesses:
             SpawnWorkers: self._spawn_workers,
             WarnWorkers: _nothing,
         }
-        self._singles = SimulatedSingles(self, driver) if is_by_worker else None
-        if self._singles is not None:
-            self.perform |= self._singles.perform
+        self._single_restarts = SimulatedSingleRestarts(self, driver) if has_single_restarts else None
+        if self._single_restarts is not None:
+            self.perform |= self._single_restarts.perform
 
     def say(self, text: str) -> None:
         """A line on the console."""
@@ -204,8 +204,8 @@ class SimulatedProcesses:
         self._driver.post(PortHeld(command.number, self._next_port))
 
     def _collect_evidence(self, command: CollectEvidence) -> None:
-        if self._singles is not None:
-            self._singles.unwatch()
+        if self._single_restarts is not None:
+            self._single_restarts.unwatch()
         failures = tuple(self.failure(end) for end in command.exits if end.exit_code != 0 or end.is_straggler)
         self.after_drain(self._collected, failures, self.progress)
 
@@ -272,8 +272,8 @@ class SimulatedProcesses:
 
     def _child_ended(self, worker: Worker) -> None:
         self._tree_changed_soon()
-        if self._singles is not None and self.workers.get(worker.local_rank) is worker:
-            self._loop.call_soon(self._singles.changed, worker.local_rank)
+        if self._single_restarts is not None and self.workers.get(worker.local_rank) is worker:
+            self._loop.call_soon(self._single_restarts.changed, worker.local_rank)
 
     def _tree_changed_soon(self) -> None:
         if self._is_watching_tree:

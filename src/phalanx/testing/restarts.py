@@ -100,7 +100,7 @@ class OpeningChecker(Checker):
             self.begins(at, record)
         elif record.phase is Phase.SETTLED:
             if before is not None and before.phase is Phase.SETTLED:
-                self.restarts_alone(self._opening(at, before, record))
+                self.single_restart(self._opening(at, before, record))
             self._settled_at = at
         elif record.phase is Phase.JOINING and before is not None:
             remembers = max(self._known.values(), default=0) > before.restart_count
@@ -144,7 +144,7 @@ class OpeningChecker(Checker):
     def opens(self, opening: Opening) -> None:
         """A round was opened. Raises ``Violation``."""
 
-    def restarts_alone(self, opening: Opening) -> None:
+    def single_restart(self, opening: Opening) -> None:
         """Failures of single workers were answered, while their round runs on. Raises ``Violation``."""
 
 
@@ -156,18 +156,18 @@ class ChargesAreDue(OpeningChecker):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self._charged_alone: Counter[int] = Counter()
+        self._charged_in: Counter[int] = Counter()
 
     def begins(self, at: float, record: RoundRecord) -> None:
         """Numbers may come again."""
-        self._charged_alone.clear()
+        self._charged_in.clear()
 
-    def restarts_alone(self, opening: Opening) -> None:
+    def single_restart(self, opening: Opening) -> None:
         """Compare with the faults so far."""
         number = opening.record.number
-        self._charged_alone[number] += opening.charged
-        if opening.charged < 0 or self._charged_alone[number] > len(opening.faults):
-            charged = f"{opening.charged:+} to {self._charged_alone[number]} charges"
+        self._charged_in[number] += opening.charged
+        if opening.charged < 0 or self._charged_in[number] > len(opening.faults):
+            charged = f"{opening.charged:+} to {self._charged_in[number]} charges"
             raise Violation(f"round {number}: {charged}, and its workers failed {len(opening.faults)} times")
 
     def opens(self, opening: Opening) -> None:
@@ -227,7 +227,7 @@ class BudgetIsNotOverdrawn(OpeningChecker):
         for _ in range(opening.charged):
             self._charge(opening)
 
-    def restarts_alone(self, opening: Opening) -> None:
+    def single_restart(self, opening: Opening) -> None:
         """Count these, too."""
         self.opens(opening)
 
@@ -281,7 +281,7 @@ class BackoffIsKept(OpeningChecker):
         self._opened[record.number] = (opening.at, record.delay_s)
         if opening.has_moved:
             self._short = 0
-        if self.limits.is_by_worker:
+        if self.limits.has_single_restarts:
             return  # which worker waits for what is not written in the round
         if not opening.charged:
             if record.delay_s:
@@ -335,7 +335,7 @@ class GivesUpInTime(OpeningChecker):
         if opening.has_moved:
             self._hopeless = self._still = 0
             self._same = (None, 0)
-        if not opening.charged or not opening.faults or self.limits.is_by_worker:
+        if not opening.charged or not opening.faults or self.limits.has_single_restarts:
             return
         self._look_at_progress(opening)
         self._look_at_hope(opening)

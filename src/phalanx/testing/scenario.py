@@ -72,8 +72,8 @@ class Scenario(Struct, kw_only=True):
     """It does not come to its normal end: every agent is sent SIGINT at once, as by a Ctrl-C that reaches all."""
     stops_all: bool = False
     """A stop signal to one agent is meant for all of them."""
-    is_by_worker: bool = False
-    """A worker that fails is started again alone; none of them notices that another one is gone."""
+    has_single_restarts: bool = False
+    """Restarts are single; none of them notices that another one is gone."""
     has_keepers: bool = True
     """False: to see that the checkers see."""
     clock_rates: tuple[float, float] = (0.9, 1.1)
@@ -97,7 +97,7 @@ class Scenario(Struct, kw_only=True):
             ttl_s=self.ttl_s,
             grace_s=self.longest_grace_s,
             clock_rates=self.clock_rates,
-            is_by_worker=self.is_by_worker,
+            has_single_restarts=self.has_single_restarts,
         )
 
     @property
@@ -121,7 +121,7 @@ class Scenario(Struct, kw_only=True):
     def drawn(cls, seed: int, *, nodes: int = 16) -> Scenario:
         """A scenario of its own for each seed."""
         rng = Random(f"scenario {seed}")
-        is_by_worker = rng.random() < 0.15
+        has_single_restarts = rng.random() < 0.15
         step_s = rng.choice((None, 2.0, 20.0))
         restarts = _drawn_policy(rng)
         growths = (
@@ -150,11 +150,11 @@ class Scenario(Struct, kw_only=True):
             same_exit_code=rng.choice((None, 7) if restarts.give_up_after else (None, None, None, 7)),
             is_stopped=rng.random() < 0.2,
             stops_all=rng.random() < 0.15,
-            is_by_worker=is_by_worker,
+            has_single_restarts=has_single_restarts,
             habits=Habits(
                 cannot_start=rng.choice((0.0, 0.0, 0.02)),
                 deaf=rng.choice((0.0, 0.05, 0.3)),
-                hangs=1.0 if is_by_worker else rng.choice((0.0, 0.3, 0.9)),
+                hangs=1.0 if has_single_restarts else rng.choice((0.0, 0.3, 0.9)),
                 step_s=step_s,
             ),
         )

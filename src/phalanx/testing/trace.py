@@ -131,7 +131,7 @@ class NodeWritten(Struct):
 
 
 class ReportWritten(Struct):
-    """How an agent's part in a round ended, as the store has it; or how one worker did that is restarted alone."""
+    """How an agent's part in a round ended, as the store has it; or a question for a single restart."""
 
     agent: str
     round: int

@@ -261,7 +261,7 @@ class World:
             restarts=scenario.restarts,
             graces=scenario.graces,
             stops_all=scenario.stops_all,
-            is_by_worker=scenario.is_by_worker,
+            has_single_restarts=scenario.has_single_restarts,
             has_keeper=scenario.has_keepers,
         )
         agent.on_over.append(self.timeline.stop)

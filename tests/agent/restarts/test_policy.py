@@ -210,7 +210,7 @@ def test_a_node_is_excluded_for_the_exit_codes_that_were_named_and_not_for_what_
     )
 
 
-# Workers that are restarted alone
+# Single restarts
 
 
 def test_workers_that_die_together_are_one_failure_of_a_flapping_job_and_each_is_charged() -> None:

@@ -1,4 +1,4 @@
-"""Workers that are restarted one by one: one life, the group, the agent; every pair, stories, random histories."""
+"""Single restarts: one worker, the group, the agent; every pair, stories, random histories."""
 
 from __future__ import annotations
 
@@ -41,22 +41,22 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.machine import AgentState
 from phalanx.agent.restarts.policy import RestartPolicy
-from phalanx.agent.single.life import (
+from phalanx.agent.single.machine import SingleAgent, SingleGroup
+from phalanx.agent.single.worker import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,
-    Life,
-    LifeFailed,
-    LifeState,
     OfWorker,
     SignalBranch,
+    SingleEnded,
+    SingleState,
+    SingleWorker,
     StartWorker,
     WorkerExamined,
     WorkerGranted,
     WorkerNotStarted,
     WorkerStarted,
 )
-from phalanx.agent.single.machine import SinglyAgent, SinglyGroup
 from phalanx.agent.verdict.stored import evidence_from
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.machine import UnlistedEvent, Void
@@ -65,35 +65,35 @@ from phalanx.rendezvous import events
 from phalanx.rendezvous.stored import Outcome
 
 END = Exit(1, 3, 5.0, None, None)
-GRANTED = events.StartAgain(1, 4, "rank 1 failed (restart 4 of 9)", 0.0)
+GRANTED = events.StartSingle(1, 4, "rank 1 failed (restart 4 of 9)", 0.0)
 
-# One life
+# One worker
 
 
-def life_in(state: LifeState) -> Life:
-    life = Life(1, a_round(1), 0)
-    swept: list[object] = [LifeFailed(END), BranchEmptied(1)]
+def worker_in(state: SingleState) -> SingleWorker:
+    worker = SingleWorker(1, a_round(1), 0)
+    swept: list[object] = [SingleEnded(END), BranchEmptied(1)]
     examined: list[object] = [*swept, WorkerExamined(1, ())]
-    ways: dict[LifeState, list[object]] = {
-        LifeState.RUNNING: [],
-        LifeState.SWEEPING: [LifeFailed(END)],
-        LifeState.STUCK: [LifeFailed(END)],
-        LifeState.EXAMINING: swept,
-        LifeState.WAITING: examined,
-        LifeState.DELAYED: [*examined, WorkerGranted(1, 2, "", 9.0)],
-        LifeState.STARTING: [*examined, WorkerGranted(1, 2, "", 0.0)],
+    ways: dict[SingleState, list[object]] = {
+        SingleState.RUNNING: [],
+        SingleState.SWEEPING: [SingleEnded(END)],
+        SingleState.STUCK: [SingleEnded(END)],
+        SingleState.EXAMINING: swept,
+        SingleState.WAITING: examined,
+        SingleState.DELAYED: [*examined, WorkerGranted(1, 2, "", 9.0)],
+        SingleState.STARTING: [*examined, WorkerGranted(1, 2, "", 0.0)],
     }
     for event in ways[state]:
-        life.step(event, 0)
-    if state is LifeState.STUCK:
-        life.step(DeadlinePassed(), 0.5)
-        life.step(DeadlinePassed(), 5.5)
-    assert life.state is state
-    return life
+        worker.step(event, 0)
+    if state is SingleState.STUCK:
+        worker.step(DeadlinePassed(), 0.5)
+        worker.step(DeadlinePassed(), 5.5)
+    assert worker.state is state
+    return worker
 
 
-LIFE_EVENTS: list[object] = [
-    LifeFailed(END),
+EVENTS: list[object] = [
+    SingleEnded(END),
     BranchEmptied(1),
     BranchRemains(1),
     WorkerExamined(1, ()),
@@ -103,59 +103,61 @@ LIFE_EVENTS: list[object] = [
     DeadlinePassed(),
 ]
 # An answer without its question, an end without a beginning.
-LIFE_IMPOSSIBLE = {
-    "LifeFailed": set(LifeState) - {LifeState.RUNNING},
-    "WorkerExamined": set(LifeState) - {LifeState.EXAMINING},
-    "WorkerGranted": set(LifeState) - {LifeState.WAITING},
-    "WorkerStarted": set(LifeState) - {LifeState.STARTING},
-    "WorkerNotStarted": set(LifeState) - {LifeState.STARTING},
+IMPOSSIBLE = {
+    "SingleEnded": set(SingleState) - {SingleState.RUNNING},
+    "WorkerExamined": set(SingleState) - {SingleState.EXAMINING},
+    "WorkerGranted": set(SingleState) - {SingleState.WAITING},
+    "WorkerStarted": set(SingleState) - {SingleState.STARTING},
+    "WorkerNotStarted": set(SingleState) - {SingleState.STARTING},
 }
 
 
-@pytest.mark.parametrize("event", LIFE_EVENTS, ids=lambda event: type(event).__name__)
-@pytest.mark.parametrize("state", list(LifeState), ids=str)
-def test_each_pair_of_a_life_is_an_arrow_a_reasoned_void_or_refused(state: LifeState, event: object) -> None:
-    life = life_in(state)
-    entry = life.table[type(event)].get(state)
-    if state in LIFE_IMPOSSIBLE.get(type(event).__name__, ()):
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize("state", list(SingleState), ids=str)
+def test_each_pair_of_a_life_is_an_arrow_a_reasoned_void_or_refused(
+    state: SingleState, event: object
+) -> None:
+    worker = worker_in(state)
+    entry = worker.table[type(event)].get(state)
+    if state in IMPOSSIBLE.get(type(event).__name__, ()):
         assert entry is None
         with pytest.raises(UnlistedEvent):
-            life.step(event, 1)
-        assert life.state is state
+            worker.step(event, 1)
+        assert worker.state is state
         return
     assert entry is not None
-    commands = life.step(event, 1)
-    life.check()
+    commands = worker.step(event, 1)
+    worker.check()
     if isinstance(entry, Void):
         assert len(entry.reason.split()) > 2
-        assert (commands, life.state) == ([], state)
+        assert (commands, worker.state) == ([], state)
 
 
 def test_what_a_worker_left_gets_term_then_kill_and_is_given_up_when_it_stays() -> None:
-    life = Life(1, a_round(1), 0)
-    assert life.step(LifeFailed(END), 5) == [SignalBranch(1, TERM)]
-    assert life.deadline == 5.5
-    assert life.step(BranchRemains(1), 5.2) == [SignalBranch(1, TERM)], "for those who were born meanwhile"
-    assert life.step(DeadlinePassed(), 5.5) == [SignalBranch(1, 9)]
-    assert life.step(DeadlinePassed(), 10.5) == []
-    assert life.state is LifeState.STUCK, "and is not examined: no life may follow"
+    worker = SingleWorker(1, a_round(1), 0)
+    assert worker.step(SingleEnded(END), 5) == [SignalBranch(1, TERM)]
+    assert worker.deadline == 5.5
+    assert worker.step(BranchRemains(1), 5.2) == [SignalBranch(1, TERM)], "for those who were born meanwhile"
+    assert worker.step(DeadlinePassed(), 5.5) == [SignalBranch(1, 9)]
+    assert worker.step(DeadlinePassed(), 10.5) == []
+    assert worker.state is SingleState.STUCK, "and is not examined: no life may follow"
 
 
 def test_a_life_is_as_long_as_it_ran() -> None:
-    life = life_in(LifeState.STARTING)
-    life.step(WorkerStarted(1, 7), 10)
-    life.step(LifeFailed(END), 17)
-    life.step(BranchEmptied(1), 18)
-    (asked,) = life.step(WorkerExamined(1, ()), 19)
+    worker = worker_in(SingleState.STARTING)
+    worker.step(WorkerStarted(1, 7), 10)
+    worker.step(SingleEnded(END), 17)
+    worker.step(BranchEmptied(1), 18)
+    (asked,) = worker.step(WorkerExamined(1, ()), 19)
     assert asked.life_s == 7
 
 
 # The group and its agent
 
 
-def agent(nproc: int = 2, **options: Any) -> tuple[SinglyAgent, Others]:
+def agent(nproc: int = 2, **options: Any) -> tuple[SingleAgent, Others]:
     others = Others()
-    machine = SinglyAgent(
+    machine = SingleAgent(
         nproc,
         membership=others,
         **{"restarts": RestartPolicy(max_restarts=9), "graces": Graces.alike(30), **options},
@@ -169,7 +171,7 @@ def failure(local_rank: int) -> Failure:
     return Failure(rank=local_rank, local_rank=local_rank, pid=1, exit_code=3, exited_at=5)
 
 
-def fail(machine: SinglyAgent, local_rank: int, now: float, code: int = 3) -> list[Any]:
+def fail(machine: SingleAgent, local_rank: int, now: float, code: int = 3) -> list[Any]:
     """It fails, leaves nothing, and its evidence is read: the leader is asked."""
     commands = machine.step(WorkersExited({local_rank: code}), now)
     assert commands == [SignalBranch(local_rank, TERM)]
@@ -182,7 +184,7 @@ def test_a_failed_worker_asks_and_is_started_when_it_is_answered_while_the_other
     machine, others = agent()
     assert machine.step(ExceptionSeen(1, 4.0, "ValueError: x"), 4) == []
     fail(machine, 1, 5)
-    (asked,) = others.told(events.FailedAlone)
+    (asked,) = others.told(events.SingleFailed)
     assert (asked.local_rank, asked.report.outcome, asked.report.life_s) == (1, Outcome.FAILED, 5)
     assert (asked.report.step, asked.report.checkpoint) == (12, 10)
     assert [one.rank for one in evidence_from(asked.report.evidence).failures] == [1]
@@ -212,7 +214,7 @@ def test_signs_of_an_earlier_life_are_not_the_next_ones(delay_s: float) -> None:
     machine, _ = agent()
     machine.step(ExceptionSeen(1, 4.0), 4)
     fail(machine, 1, 5)
-    machine.step(Noticed((events.StartAgain(1, 1, "r", delay_s),)), 6)
+    machine.step(Noticed((events.StartSingle(1, 1, "r", delay_s),)), 6)
     if delay_s:
         machine.step(DeadlinePassed(), 8)
     machine.step(WorkerStarted(1, 500), 8)
@@ -228,7 +230,7 @@ def test_both_fail_in_one_look_and_each_asks() -> None:
     for one in (1, 0):
         machine.step(BranchEmptied(one), 5)
         machine.step(WorkerExamined(one, (failure(one),)), 5)
-    assert [one.local_rank for one in others.told(events.FailedAlone)] == [1, 0]
+    assert [one.local_rank for one in others.told(events.SingleFailed)] == [1, 0]
 
 
 @pytest.mark.parametrize("delay_s", [None, 20.0], ids=["waits", "is delayed"])
@@ -238,7 +240,7 @@ def test_who_is_between_two_lives_when_the_group_is_stopped_has_ended_and_failed
     machine, others = agent()
     fail(machine, 1, 5)
     if delay_s is not None:
-        machine.step(Noticed((events.StartAgain(1, 1, "r", delay_s),)), 5)
+        machine.step(Noticed((events.StartSingle(1, 1, "r", delay_s),)), 5)
         assert machine.deadline == 25
     commands = machine.step(Noticed((events.StopRound("a node joined", None),)), 6)
     assert only(commands, SignalWorkers) == SignalWorkers(TERM)
@@ -304,10 +306,10 @@ def test_an_answer_and_a_scan_that_come_too_late_change_nothing() -> None:
 def test_stragglers_are_counted_from_the_first_success_whatever_waits_meanwhile() -> None:
     machine, others = agent(straggler_s=60)
     fail(machine, 1, 5)
-    machine.step(Noticed((events.StartAgain(1, 1, "r", 20.0),)), 5)
+    machine.step(Noticed((events.StartSingle(1, 1, "r", 20.0),)), 5)
     machine.step(WorkersExited({0: 0}), 10)
     assert machine.deadline == 25
-    assert machine.step(DeadlinePassed(), 25)[0] == StartWorker(1, machine.group._lives._lives[1]._round)  # type: ignore[attr-defined]
+    assert machine.step(DeadlinePassed(), 25)[0] == StartWorker(1, machine.group._workers._workers[1]._round)  # type: ignore[attr-defined]
     machine.step(WorkerStarted(1, 500), 25)
     assert machine.deadline == 70
     fail(machine, 1, 69)
@@ -330,7 +332,7 @@ def test_stragglers_that_the_leader_finds_may_be_waiting() -> None:
 
 def test_a_group_that_cannot_be_started_at_all_is_the_affair_of_all() -> None:
     others = Others()
-    machine = SinglyAgent(2, membership=others, restarts=RestartPolicy(), graces=Graces.alike(30))
+    machine = SingleAgent(2, membership=others, restarts=RestartPolicy(), graces=Graces.alike(30))
     machine.step(JobBegan(), 0)
     machine.step(Noticed((events.RoundFormed(a_round(1)),)), 0)
     machine.step(SpawnFailed(1, 127, "not found"), 0)
@@ -341,23 +343,23 @@ def test_a_worker_that_asks_to_be_excluded_by_its_exit_code_says_so_first() -> N
     machine, others = agent(restarts=RestartPolicy(max_restarts=9, exclude_on=(3,)))
     fail(machine, 1, 5)
     kinds = [type(one) for one in others.heard]
-    assert kinds.index(events.NodeExcluded) < kinds.index(events.FailedAlone)
+    assert kinds.index(events.NodeExcluded) < kinds.index(events.SingleFailed)
 
 
 # What nobody can kill
 
 
-def three() -> tuple[SinglyAgent, Others]:
+def three() -> tuple[SingleAgent, Others]:
     others = Others()
     restarts = RestartPolicy(max_restarts=9)
-    machine = SinglyAgent(3, membership=others, restarts=restarts, graces=Graces.alike(30))
+    machine = SingleAgent(3, membership=others, restarts=restarts, graces=Graces.alike(30))
     machine.step(JobBegan(), 0)
     machine.step(Noticed((events.RoundFormed(a_round(1, nproc=3)),)), 0)
     machine.step(WorkersSpawned({0: 100, 1: 101, 2: 102}), 0)
     return machine, others
 
 
-def stuck() -> tuple[SinglyAgent, Others, list[Any]]:
+def stuck() -> tuple[SingleAgent, Others, list[Any]]:
     machine, others = three()
     machine.step(WorkersExited({1: 3}), 5)
     assert machine.step(DeadlinePassed(), 5.5) == [SignalBranch(1, 9)]
@@ -386,7 +388,7 @@ def test_what_nobody_can_kill_stops_all_and_the_node_gives_up_its_place() -> Non
     assert machine.verdict.exit_code == 3
     (gone,) = others.told(events.WorkersGone)
     assert [one.rank for one in evidence_from(gone.report.evidence).failures if not one.is_collateral] == [1]
-    assert not others.told(events.FailedAlone)
+    assert not others.told(events.SingleFailed)
 
 
 def test_what_ends_after_all_while_the_others_are_stopped_is_a_failure_of_the_round() -> None:
@@ -402,7 +404,7 @@ def test_nobody_is_started_in_the_very_moment_in_which_another_ones_rest_is_give
     machine, _ = three()
     machine.step(WorkersExited({1: 3}), 5)
     fail(machine, 0, 5)
-    machine.step(Noticed((events.StartAgain(0, 1, "r", 5.5),)), 5)
+    machine.step(Noticed((events.StartSingle(0, 1, "r", 5.5),)), 5)
     machine.step(DeadlinePassed(), 5.5)
     assert machine.deadline == 10.5
     commands = machine.step(DeadlinePassed(), 10.5)
@@ -424,8 +426,8 @@ def test_nobody_runs_beside_what_is_stuck() -> None:
 # Every pair of the group
 
 
-def group_in(state: GroupState) -> SinglyGroup:
-    group = SinglyGroup(2, grace_s=30)
+def group_in(state: GroupState) -> SingleGroup:
+    group = SingleGroup(2, grace_s=30)
     spawned: list[object] = [RoundSettled(a_round(1)), WorkersSpawned(PIDS)]
     ways: dict[GroupState, list[object]] = {
         GroupState.IDLE: [],
@@ -440,7 +442,7 @@ def group_in(state: GroupState) -> SinglyGroup:
     return group
 
 
-OF_WORKER: list[OfWorker] = [one for one in LIFE_EVENTS if isinstance(one, OfWorker)]
+OF_WORKER: list[OfWorker] = [one for one in EVENTS if isinstance(one, OfWorker)]
 
 
 @pytest.mark.parametrize("event", OF_WORKER, ids=lambda event: type(event).__name__)
@@ -452,7 +454,7 @@ def test_each_pair_of_the_group_is_listed_or_impossible(state: GroupState, event
             group.step(event, 1)
         return
     if state is GroupState.RUNNING and not isinstance(event, BranchEmptied | BranchRemains):
-        with pytest.raises(UnlistedEvent):  # the life refuses: it is being swept
+        with pytest.raises(UnlistedEvent):  # the worker's machine refuses: it is being swept
             group.step(event, 1)
         return
     group.step(event, 1)
@@ -462,7 +464,7 @@ def test_each_pair_of_the_group_is_listed_or_impossible(state: GroupState, event
 @pytest.mark.parametrize("event", OF_WORKER, ids=lambda event: type(event).__name__)
 @pytest.mark.parametrize("state", list(AgentState), ids=str)
 def test_each_pair_of_the_agent_is_listed_or_impossible(state: AgentState, event: OfWorker) -> None:
-    entry = SinglyAgent.table[OfWorker].get(state)
+    entry = SingleAgent.table[OfWorker].get(state)
     if state is AgentState.NEW:
         assert entry is None, "no worker is there before the first round, and nobody can tell of one"
     elif state in (AgentState.RUNNING, AgentState.LEAVING):
@@ -481,16 +483,16 @@ def test_what_the_base_has_is_there(event: object) -> None:
 # Any history
 
 
-class SinglyHistory(AnyHistory):
+class SingleHistory(AnyHistory):
     """As the base, with workers that come back while others run."""
 
-    kind = SinglyAgent
+    kind = SingleAgent
 
     def perform(self, command: Any) -> list[object]:
         match command:
             case SpawnWorkers():
                 self.examined: list[tuple[int, object]] = []
-                self.asked_before = len(self.others.told(events.FailedAlone))
+                self.asked_before = len(self.others.told(events.SingleFailed))
                 self.answered = self.asked_before
                 self.killed_at: dict[int, float] = {}
                 self.given_up = 0
@@ -529,13 +531,13 @@ class SinglyHistory(AnyHistory):
         if starts == self.starts:  # else the driver keeps it for itself
             self.post(event)
 
-    @precondition(lambda self: len(self.others.told(events.FailedAlone)) > getattr(self, "answered", 1e9))
+    @precondition(lambda self: len(self.others.told(events.SingleFailed)) > getattr(self, "answered", 1e9))
     @rule(delay_s=st.sampled_from([0.0, 0.0, 3.0]))
     def the_leader_answers(self, delay_s: float) -> None:
-        asked = self.others.told(events.FailedAlone)[self.answered]
+        asked = self.others.told(events.SingleFailed)[self.answered]
         self.answered += 1
         if self.machine.state in (AgentState.RUNNING, AgentState.LEAVING):
-            self.post(Noticed((events.StartAgain(asked.local_rank, self.answered, "r", delay_s),)))
+            self.post(Noticed((events.StartSingle(asked.local_rank, self.answered, "r", delay_s),)))
 
     @precondition(lambda self: self.children_left)
     @rule()
@@ -571,5 +573,5 @@ class SinglyHistory(AnyHistory):
             assert self.alive <= self.machine.group.live
 
 
-TestAnyHistoryOfSingleWorkers = SinglyHistory.TestCase
+TestAnyHistoryOfSingleWorkers = SingleHistory.TestCase
 TestAnyHistoryOfSingleWorkers.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)

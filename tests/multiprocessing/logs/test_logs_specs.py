@@ -181,7 +181,7 @@ def test_a_worker_that_is_started_again_alone_has_a_numbered_folder_beside_the_f
     )
     first = logs.reify(_envs())
     env: dict[str, str] = {}
-    again = [logs.reify_again(1, env) for _ in range(2)]
+    again = [logs.reify_single(1, env) for _ in range(2)]
     assert [_inside(one, tmp_path) for one in again] == [
         ["job_X/attempt_2/1.1/error.json"],
         ["job_X/attempt_2/1.2/error.json"],
@@ -190,14 +190,14 @@ def test_a_worker_that_is_started_again_alone_has_a_numbered_folder_beside_the_f
     attempt = Path(first.error_files[0]).parents[1]
     assert again[1].stdouts == {1: str(attempt / "1.2/stdout.log")}
     assert again[1].tee_stderrs == {1: str(attempt / "1.2/stderr.log")}
-    assert logs.reify_again(0, {}).stderrs == {0: os.devnull}, "of a rank that is not to be seen"
+    assert logs.reify_single(0, {}).stderrs == {0: os.devnull}, "of a rank that is not to be seen"
 
 
 def test_nothing_is_kept_of_any_life_under_dev_null() -> None:
     logs = DefaultLogsSpecs(log_dir=os.devnull)
     logs.reify(_envs())
     env: dict[str, str] = {}
-    assert logs.reify_again(0, env).error_files == {0: os.devnull}
+    assert logs.reify_single(0, env).error_files == {0: os.devnull}
     assert env == {"TORCHELASTIC_ERROR_FILE": ""}
 
 
@@ -208,4 +208,4 @@ def test_log_specs_that_know_nothing_of_single_workers_are_asked_for_one(tmp_pat
         def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
             return LogsDest(error_files={rank: f"{tmp_path}/{rank}" for rank in envs})
 
-    assert Own().reify_again(3, {}).error_files == {3: f"{tmp_path}/3"}
+    assert Own().reify_single(3, {}).error_files == {3: f"{tmp_path}/3"}

@@ -37,7 +37,7 @@ from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
-    from phalanx.agent.single.performer import Singles
+    from phalanx.agent.single.performer import SingleRestarts
 
 __all__ = ["Processes"]
 
@@ -79,12 +79,12 @@ class Processes:
         self.progress = Progress()
         """Of this round."""
         self.perform: dict[type, Callable[[Any], None]] = {}
-        self._singles: Singles | None = None
+        self._single_restarts: SingleRestarts | None = None
         if spec.restart_scope == "worker":
-            from phalanx.agent.single.performer import Singles
+            from phalanx.agent.single.performer import SingleRestarts
 
-            self._singles = Singles(self, driver)
-            self.perform.update(self._singles.perform)
+            self._single_restarts = SingleRestarts(self, driver)
+            self.perform.update(self._single_restarts.perform)
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._tasks: set[asyncio.Task[None]] = set()
@@ -107,8 +107,8 @@ class Processes:
         for fd in self._watched:
             self._loop.remove_reader(fd)
         self._watched.clear()
-        if self._singles is not None:
-            self._singles.unwatch()
+        if self._single_restarts is not None:
+            self._single_restarts.unwatch()
 
     def forget(self, local_rank: int) -> None:
         """This worker gets a successor: what it said, and how its machine was, explains nothing of that one's end."""

@@ -49,15 +49,15 @@ class Workers:
         token = _token_of(self._spec, self.round, local_rank)
         return self.tree.branch(self.pids[local_rank], token, WORKER_MARK)
 
-    def start_again(self, local_rank: int, settled: Round) -> int:
+    def start_single(self, local_rank: int, settled: Round) -> int:
         """Start an ended worker anew, beside the others; ``settled`` is the same round with other words and counts.
 
         Raises ``SpawnError``, and ``OSError`` when its logs cannot be opened.
         """
         self.tree.forget(self.pids[local_rank])
         environment = _environment(self._spec, settled, local_rank, self._channel_path)
-        destinations = self._spec.logs.reify_again(local_rank, environment)
-        self._context.start_again(local_rank, environment, destinations)
+        destinations = self._spec.logs.reify_single(local_rank, environment)
+        self._context.start_single(local_rank, environment, destinations)
         pid = self.pids[local_rank]
         self._keeper.watch(pid, self._context.sentinels()[local_rank])
         return pid

@@ -124,11 +124,11 @@ class HowItWent(Struct, kw_only=True):
 
     number: int = 0
     open_s: float = 0.0
-    """Since it was opened, or a restart of one worker alone was charged to it."""
+    """Since it was opened, or a single restart was charged to it."""
     ran_s: float = 0.0
-    """For how long its workers ran, since the last restart of one of them alone."""
+    """For how long its workers ran, since the last single restart."""
     life_s: float | None = None
-    """For how long the failed worker ran, if it failed alone: that says whether it flaps."""
+    """For how long the failed worker ran, where restarts are single: that says whether it flaps."""
     step: int | None = None
     """The furthest that any of its workers told of."""
     is_node_excluded: bool = False
@@ -300,7 +300,7 @@ def _why_not(cause: Failure, policy: RestartPolicy, now: Standing, went: HowItWe
     if limit is None:
         return ""
     if now.step is not None and now.still >= limit:
-        return f"no progress beyond step {now.step} in {now.still} {_tries(went)} in a row (--give-up-after)"
+        return f"no progress beyond step {now.step} in {now.still} {_tries(went)} (--give-up-after)"
     if now.step is None and now.same >= limit:
         return f"it failed in the same way {_times(now.same)} in a row (--give-up-after)"
     return ""
@@ -336,11 +336,11 @@ def _count(policy: RestartPolicy, spent: Standing, charged: int) -> str:
 
 
 def _tries(went: HowItWent) -> str:
-    return "rounds" if went.life_s is None else "lives of workers"
+    return "rounds in a row" if went.life_s is None else "failures in a row"
 
 
 def _flapping(now: Standing, went: HowItWent) -> str:
-    return f"; {now.short} {_tries(went)} in a row failed within {span(SHORT_ROUND_S)}"
+    return f"; {now.short} {_tries(went)} {'failed' if went.life_s is None else 'came'} within {span(SHORT_ROUND_S)}"
 
 
 def _clipped(text: str, room: int) -> str:

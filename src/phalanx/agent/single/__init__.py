@@ -1,1 +1,1 @@
-"""Workers that are restarted one by one (``--restart-scope worker``)."""
+"""Single restarts (``--restart-scope worker``): one worker starts anew, and the others run on."""

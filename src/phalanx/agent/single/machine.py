@@ -1,6 +1,6 @@
-"""The group and the agent of a job whose workers are restarted one by one (``--restart-scope worker``). Pure.
+"""The group and the agent of a job with single restarts (``--restart-scope worker``). Pure.
 
-A worker that fails stops nobody: it goes through the steps of ``life``, and the others run on. For the rest, a group
+A worker that fails stops nobody: it goes through the steps of ``worker``, and the others run on. For the rest, a group
 is stopped as any other, for any other reason; who was between two lives then counts as ended, and its failure as void.
 Only what a worker left and nobody can kill stops the group by itself: nothing may be started beside it.
 """
@@ -25,10 +25,10 @@ from phalanx.agent.group import (
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.restarts.policy import exclusion
 from phalanx.agent.sentences import stopped_for
-from phalanx.agent.single.life import (
-    AskAgain,
-    Lives,
+from phalanx.agent.single.worker import (
+    AskLeader,
     OfWorker,
+    SingleWorkers,
     StartWorker,
     WorkerGranted,
     WorkerNotStarted,
@@ -42,7 +42,7 @@ from phalanx.records import changed
 from phalanx.rendezvous import events
 from phalanx.rendezvous.stored import Outcome, Report
 
-__all__ = ["SinglyAgent", "SinglyGroup"]
+__all__ = ["SingleAgent", "SingleGroup"]
 
 _Table = Mapping[type, Mapping[Any, Arrow | Void]]
 
@@ -56,23 +56,23 @@ def _with(table: _Table, *pairs: tuple[Arrow, Arrow]) -> dict[type, dict[Any, Ar
     return {event: {state: own(arrow) for state, arrow in row.items()} for event, row in table.items()}
 
 
-class SinglyGroup(GroupMachine):
+class SingleGroup(GroupMachine):
     """See the module's docstring. A worker between two lives counts as one that has not ended."""
 
     def __init__(self, nproc: int, *, grace_s: float, straggler_s: float | None = None) -> None:
         super().__init__(nproc, grace_s=grace_s, straggler_s=straggler_s)
-        self._lives = Lives()
+        self._workers = SingleWorkers()
         self._overdue_at: float | None = None
         self._void: set[int] = set()
 
     def row(self, event: object) -> type:
-        """What concerns one worker is one kind here: its life sorts it out."""
+        """What concerns one worker is one kind here: its own machine sorts it out."""
         return OfWorker if isinstance(event, OfWorker) else type(event)
 
     @property
     def running(self) -> set[int]:
         """As the base: who is between two lives has ended."""
-        return self.live - {end.local_rank for end in self._lives.over()}
+        return self.live - {end.local_rank for end in self._workers.over()}
 
     @property
     def running_ranks(self) -> list[int]:
@@ -95,15 +95,15 @@ class SinglyGroup(GroupMachine):
 
     def _spawned_all(self, event: WorkersSpawned, now: float) -> list[Any]:
         assert self.round is not None, "workers are of a round"
-        self._lives.begin(event.pids, self.round, now)
+        self._workers.begin(event.pids, self.round, now)
         return self._spawned(event, now)
 
-    def _exited_alone(self, event: WorkersExited, now: float) -> list[Any]:
+    def _exited_single(self, event: WorkersExited, now: float) -> list[Any]:
         commands: list[Any] = []
         for local_rank, code in event.codes.items():
             if code != 0:
                 end = Exit(local_rank, code, now, None, self._signed_at.get(local_rank))
-                commands += self._lives.failed(end, now)
+                commands += self._workers.failed(end, now)
         succeeded = {local_rank: code for local_rank, code in event.codes.items() if code == 0}
         if succeeded:
             self.deadline = self._overdue_at
@@ -116,7 +116,7 @@ class SinglyGroup(GroupMachine):
     def _of_one(self, event: OfWorker, now: float) -> list[Any]:
         if isinstance(event, WorkerStarted):
             self.pids[event.local_rank] = event.pid
-        return self._timed(self._lives.step(event, now))
+        return self._timed(self._workers.step(event, now))
 
     def _of_one_late(self, event: OfWorker, now: float) -> list[Any]:
         """The group is being stopped: only who was being started at that moment is news, for it is stopped, too."""
@@ -131,8 +131,8 @@ class SinglyGroup(GroupMachine):
     def _time(self, event: DeadlinePassed, now: float) -> list[Any]:
         if self._overdue_at is not None and now >= self._overdue_at:
             return self._stop_stragglers(event, now)
-        commands = self._timed(self._lives.time_passed(now))
-        return [*commands, *self._stop_beside(stuck, now)] if (stuck := self._lives.stuck) else commands
+        commands = self._timed(self._workers.time_passed(now))
+        return [*commands, *self._stop_beside(stuck, now)] if (stuck := self._workers.stuck) else commands
 
     def _stop_beside(self, stuck: set[int], now: float) -> list[Any]:
         request = StopAsked(SIGTERM, self.grace_s)
@@ -140,9 +140,9 @@ class SinglyGroup(GroupMachine):
         return [Say(stopped_for(reason, self, request)), *self._asked(request, now)]
 
     def _asked(self, event: StopAsked, now: float) -> list[Any]:
-        for end in self._lives.over():
+        for end in self._workers.over():
             self._codes[end.local_rank] = (end.exit_code, end.at)
-            self._void |= {end.local_rank} - self.stragglers - self._lives.stuck
+            self._void |= {end.local_rank} - self.stragglers - self._workers.stuck
             self._stop.step(WorkerExited(end.local_rank), now)
         return super()._asked(event, now)
 
@@ -151,7 +151,7 @@ class SinglyGroup(GroupMachine):
             if isinstance(one, StartWorker):  # the signs of the life before are its own
                 self._signed_at.pop(one.local_rank, None)
         if self.state is GroupState.RUNNING:
-            times = (self._overdue_at, self._lives.deadline)
+            times = (self._overdue_at, self._workers.deadline)
             self.deadline = min((at for at in times if at is not None), default=None)
         return commands
 
@@ -159,7 +159,7 @@ class SinglyGroup(GroupMachine):
         **_with(
             GroupMachine.table,
             (GroupMachine._spawned, _spawned_all),
-            (GroupMachine._exited, _exited_alone),
+            (GroupMachine._exited, _exited_single),
             (GroupMachine._stragglers_due, _time),
             (GroupMachine._asked, _asked),
         ),
@@ -171,10 +171,10 @@ class SinglyGroup(GroupMachine):
     }
 
 
-class SinglyAgent(AgentMachine):
+class SingleAgent(AgentMachine):
     """As the base; a failed worker is the affair of the leader and of that worker alone."""
 
-    group_kind = SinglyGroup
+    group_kind = SingleGroup
 
     def row(self, event: object) -> type:
         """As the base; what concerns one worker is one kind."""
@@ -183,7 +183,7 @@ class SinglyAgent(AgentMachine):
     def _ask_group(self, event: object, now: float) -> list[Any]:
         commands: list[Any] = []
         for one in super()._ask_group(event, now):
-            commands += self._ask_again(one, now) if isinstance(one, AskAgain) else [one]
+            commands += self._ask_leader(one, now) if isinstance(one, AskLeader) else [one]
         return commands
 
     def _tell(self, event: object, now: float) -> list[Any]:
@@ -197,10 +197,10 @@ class SinglyAgent(AgentMachine):
         kept = tuple(one for one in event.failures if one.local_rank not in void)
         return self._judge(EvidenceCollected(kept, event.step, event.checkpoint), now)
 
-    def _ask_again(self, command: AskAgain, now: float) -> list[Any]:
+    def _ask_leader(self, command: AskLeader, now: float) -> list[Any]:
         commands: list[Any] = []
         examined = command.examined
-        assert isinstance(self.group, SinglyGroup), "it was made here"
+        assert isinstance(self.group, SingleGroup), "it was made here"
         if reason := exclusion(examined.failures, self._restarts):
             commands = self._tell(events.NodeExcluded(reason), now)
         report = Report(
@@ -211,15 +211,15 @@ class SinglyAgent(AgentMachine):
             evidence=failures_text(examined.failures, stopped=self.group.running_ranks),
             life_s=command.life_s,
         )
-        return [*commands, *self._tell(events.FailedAlone(examined.local_rank, report), now)]
+        return [*commands, *self._tell(events.SingleFailed(examined.local_rank, report), now)]
 
-    def _granted(self, notice: events.StartAgain, now: float) -> list[Any]:
+    def _granted(self, notice: events.StartSingle, now: float) -> list[Any]:
         if self.state is not AgentState.RUNNING or self.group.state is not GroupState.RUNNING:
             return []  # it is stopped meanwhile
         granted = WorkerGranted(notice.local_rank, notice.restart_count, notice.reason, notice.delay_s)
         return [Say(granted_line(granted)), *self._ask_group(granted, now)]
 
-    _notices: ClassVar[dict[type, Arrow]] = {**AgentMachine._notices, events.StartAgain: _granted}
+    _notices: ClassVar[dict[type, Arrow]] = {**AgentMachine._notices, events.StartSingle: _granted}
     table: ClassVar[dict[type, dict[AgentState, Arrow | Void]]] = {
         **_with(
             AgentMachine.table,

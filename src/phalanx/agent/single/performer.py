@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.single.life import (
+from phalanx.agent.single.worker import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from phalanx.agent.processes.performer import Processes
     from phalanx.multiprocessing.trees import ProcessTree
 
-__all__ = ["Singles"]
+__all__ = ["SingleRestarts"]
 
 
-class Singles:
+class SingleRestarts:
     """``perform`` maps each command to what does it."""
 
     def __init__(self, processes: Processes, driver: Driver) -> None:
@@ -108,7 +108,7 @@ class Singles:
         assert processes.workers is not None, "it ran"
         processes.forget(local_rank)
         try:
-            pid = processes.workers.start_again(local_rank, command.round)
+            pid = processes.workers.start_single(local_rank, command.round)
         except SpawnError as error:
             self._driver.post(WorkerNotStarted(local_rank, error.exit_code, str(error)))
         except OSError as error:  # the log folder has gone, or is full

@@ -1,12 +1,12 @@
-"""The lives of a worker whose failures are its own affair (``--restart-scope worker``). Pure.
+"""One worker whose restarts are single (``--restart-scope worker``). Pure.
 
     RUNNING ──failed──▶ SWEEPING ──nothing of it is left──▶ EXAMINING ──evidence──▶ WAITING ──granted──▶ DELAYED
        ▲          │                                            ▲                                           │
        │          └──what SIGKILL does not end──▶ STUCK        │                                           │
        └────────────────────────── started ── STARTING ──not───┘     STARTING ◀────────── time ────────────┘
 
-While one worker is between two lives the others run on. What it left behind is ended first, with a stop machine of its
-own; whether there is another life is the leader's answer. A group that is stopped meanwhile takes it for ended; and
+Between its end and its restart the others run on. What it left behind is ended first, with a stop machine of its
+own; whether there is a restart is the leader's answer. A group that is stopped meanwhile takes it for ended; and
 what is stuck stops the group, for nothing may be started beside it.
 """
 
@@ -33,16 +33,16 @@ from phalanx.records import Struct, changed
 from phalanx.rendezvous.round import Round
 
 __all__ = [
-    "AskAgain",
+    "AskLeader",
     "BranchEmptied",
     "BranchRemains",
     "ExamineWorker",
-    "Life",
-    "LifeFailed",
-    "LifeState",
-    "Lives",
     "OfWorker",
     "SignalBranch",
+    "SingleEnded",
+    "SingleState",
+    "SingleWorker",
+    "SingleWorkers",
     "StartWorker",
     "WorkerExamined",
     "WorkerGranted",
@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 
-class LifeState(Enum):
+class SingleState(Enum):
     """Where one worker is."""
 
     RUNNING = auto()
@@ -73,7 +73,7 @@ class OfWorker(Struct):
     local_rank: int
 
 
-class LifeFailed(Struct):
+class SingleEnded(Struct):
     """The worker has ended badly."""
 
     exit: Exit
@@ -133,7 +133,7 @@ class ExamineWorker(Struct):
     exit: Exit
 
 
-class AskAgain(Struct):
+class AskLeader(Struct):
     """Ask the leader for another life of this worker; the last one took ``life_s``."""
 
     examined: WorkerExamined
@@ -147,11 +147,11 @@ class StartWorker(Struct):
     round: Round
 
 
-class Life(Machine[LifeState]):
+class SingleWorker(Machine[SingleState]):
     """One worker. ``exit``: how its latest life ended, from SWEEPING on."""
 
     def __init__(self, local_rank: int, settled: Round, now: float) -> None:
-        self.state = LifeState.RUNNING
+        self.state = SingleState.RUNNING
         self.local_rank = local_rank
         self.exit: Exit | None = None
         self._round = settled
@@ -162,12 +162,12 @@ class Life(Machine[LifeState]):
     @property
     def is_over(self) -> bool:
         """No process of it is there, and none is being started."""
-        return self.state not in (LifeState.RUNNING, LifeState.STARTING)
+        return self.state not in (SingleState.RUNNING, SingleState.STARTING)
 
     # Arrows
 
-    def _failed(self, event: LifeFailed, now: float) -> list[Any]:
-        self.state = LifeState.SWEEPING
+    def _failed(self, event: SingleEnded, now: float) -> list[Any]:
+        self.state = SingleState.SWEEPING
         self.exit = event.exit
         self._life_s = now - self._began_at
         self._stop = StopMachine((self.local_rank,))
@@ -184,13 +184,13 @@ class Life(Machine[LifeState]):
         return self._sweep(event, now)
 
     def _examined(self, event: WorkerExamined, now: float) -> list[Any]:
-        self.state = LifeState.WAITING
-        return [AskAgain(event, self._life_s)]
+        self.state = SingleState.WAITING
+        return [AskLeader(event, self._life_s)]
 
     def _granted(self, event: WorkerGranted, now: float) -> list[Any]:
         self._round = changed(self._round, restart_count=event.restart_count, reason=event.reason)
         if event.delay_s > 0:
-            self.state, self.deadline = LifeState.DELAYED, now + event.delay_s
+            self.state, self.deadline = SingleState.DELAYED, now + event.delay_s
             return []
         return self._start(now)
 
@@ -200,12 +200,12 @@ class Life(Machine[LifeState]):
         return self._start(now)
 
     def _started(self, event: WorkerStarted, now: float) -> None:
-        self.state = LifeState.RUNNING
+        self.state = SingleState.RUNNING
         self.exit = None
         self._began_at = now
 
     def _not_started(self, event: WorkerNotStarted, now: float) -> list[Any]:
-        self.state = LifeState.EXAMINING
+        self.state = SingleState.EXAMINING
         self._life_s = 0.0
         self.exit = Exit(self.local_rank, event.exit_code, now, None, None, event.reason)
         return [ExamineWorker(self.exit)]
@@ -213,18 +213,20 @@ class Life(Machine[LifeState]):
     # Parts of arrows
 
     def _start(self, now: float) -> list[Any]:
-        self.state, self.deadline = LifeState.STARTING, None
+        self.state, self.deadline = SingleState.STARTING, None
         return [StartWorker(self.local_rank, self._round)]
 
     def _sweep(self, event: object, now: float) -> list[Any]:
         commands = self._stop.step(event, now)
         self.deadline = self._stop.deadline
         if self._stop.is_stuck:
-            self.state = LifeState.STUCK  # it is named when all have been stopped, if it is still there then
+            self.state = (
+                SingleState.STUCK
+            )  # it is named when all have been stopped, if it is still there then
             return []
         if self._stop.state is StopState.ENDED:
             assert self.exit is not None, "it has ended"
-            self.state = LifeState.EXAMINING
+            self.state = SingleState.EXAMINING
             return [ExamineWorker(self.exit)]
         signals = [one.signal for one in commands if isinstance(one, SignalTree)]
         assert len(signals) == len(commands), "a worker that has ended gets no signal of its own"
@@ -232,7 +234,7 @@ class Life(Machine[LifeState]):
 
     def check(self) -> None:
         """A deadline stands while something is swept or delayed; whoever is over has an end."""
-        is_timed = self.state in (LifeState.SWEEPING, LifeState.DELAYED)
+        is_timed = self.state in (SingleState.SWEEPING, SingleState.DELAYED)
         assert (self.deadline is not None) == is_timed, (self.state, self.deadline)
         assert not self.is_over or self.exit is not None, "it ended somehow"
 
@@ -241,66 +243,66 @@ class Life(Machine[LifeState]):
     )
     _LATE = Void("a deadline of the past, or another worker's")
 
-    table: ClassVar[dict[type, dict[LifeState, Arrow | Void]]] = {
-        LifeFailed: {LifeState.RUNNING: _failed},
+    table: ClassVar[dict[type, dict[SingleState, Arrow | Void]]] = {
+        SingleEnded: {SingleState.RUNNING: _failed},
         BranchEmptied: {
-            **dict.fromkeys(LifeState, _NOT_SWEPT),
-            LifeState.SWEEPING: _emptied,
+            **dict.fromkeys(SingleState, _NOT_SWEPT),
+            SingleState.SWEEPING: _emptied,
         },
         BranchRemains: {
-            **dict.fromkeys(LifeState, _NOT_SWEPT),
-            LifeState.SWEEPING: _remains,
+            **dict.fromkeys(SingleState, _NOT_SWEPT),
+            SingleState.SWEEPING: _remains,
         },
-        WorkerExamined: {LifeState.EXAMINING: _examined},
-        WorkerGranted: {LifeState.WAITING: _granted},
-        WorkerStarted: {LifeState.STARTING: _started},
-        WorkerNotStarted: {LifeState.STARTING: _not_started},
+        WorkerExamined: {SingleState.EXAMINING: _examined},
+        WorkerGranted: {SingleState.WAITING: _granted},
+        WorkerStarted: {SingleState.STARTING: _started},
+        WorkerNotStarted: {SingleState.STARTING: _not_started},
         DeadlinePassed: {
-            **dict.fromkeys(LifeState, _LATE),
-            LifeState.SWEEPING: _sweep_time,
-            LifeState.DELAYED: _delay_time,
+            **dict.fromkeys(SingleState, _LATE),
+            SingleState.SWEEPING: _sweep_time,
+            SingleState.DELAYED: _delay_time,
         },
     }
 
 
-class Lives:
-    """The workers of a group that are restarted one by one."""
+class SingleWorkers:
+    """The workers of a group with single restarts."""
 
     def __init__(self) -> None:
-        self._lives: dict[int, Life] = {}
+        self._workers: dict[int, SingleWorker] = {}
 
     def begin(self, local_ranks: Iterable[int], settled: Round, now: float) -> None:
         """All of them run."""
-        self._lives = {one: Life(one, settled, now) for one in local_ranks}
+        self._workers = {one: SingleWorker(one, settled, now) for one in local_ranks}
 
     @property
     def deadline(self) -> float | None:
         """When to call ``time_passed``."""
-        return min((one.deadline for one in self._lives.values() if one.deadline is not None), default=None)
+        return min((one.deadline for one in self._workers.values() if one.deadline is not None), default=None)
 
     def over(self) -> tuple[Exit, ...]:
         """The ends of those that have failed and are not started again yet."""
-        return tuple(one.exit for one in self._lives.values() if one.is_over and one.exit is not None)
+        return tuple(one.exit for one in self._workers.values() if one.is_over and one.exit is not None)
 
     @property
     def stuck(self) -> set[int]:
         """Local ranks of those that have left what SIGKILL does not end."""
-        return {one.local_rank for one in self._lives.values() if one.state is LifeState.STUCK}
+        return {one.local_rank for one in self._workers.values() if one.state is SingleState.STUCK}
 
     def failed(self, end: Exit, now: float) -> list[Any]:
         """One has ended badly."""
-        return self._lives[end.local_rank].step(LifeFailed(end), now)
+        return self._workers[end.local_rank].step(SingleEnded(end), now)
 
     def step(self, event: OfWorker, now: float) -> list[Any]:
         """Something has happened to one of them."""
-        return self._lives[event.local_rank].step(event, now)
+        return self._workers[event.local_rank].step(event, now)
 
     def time_passed(self, now: float) -> list[Any]:
         """Take what is due. Nothing is started when something is stuck."""
-        due = [one for one in self._lives.values() if one.deadline is not None and now >= one.deadline]
+        due = [one for one in self._workers.values() if one.deadline is not None and now >= one.deadline]
         commands: list[Any] = []
-        for one in sorted(due, key=lambda life: life.state is LifeState.DELAYED):
-            if one.state is LifeState.DELAYED and self.stuck:
+        for one in sorted(due, key=lambda it: it.state is SingleState.DELAYED):
+            if one.state is SingleState.DELAYED and self.stuck:
                 break
             commands += one.step(DeadlinePassed(), now)
         return commands

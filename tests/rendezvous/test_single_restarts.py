@@ -1,39 +1,39 @@
-"""Workers that fail alone: the leader charges each failure once, and nothing of a round outlives it."""
+"""Single restarts: the leader charges each failure once, and nothing of a round outlives it."""
 
 from __future__ import annotations
 
 import random
 
 import pytest
-from tests.rendezvous.singly import Singly
+from tests.rendezvous.single_fleet import SingleFleet
 
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.rendezvous.stored import Phase
 from phalanx.store.port import Delete
 
-ASK = "report again/1"
+ASK = "report single/1"
 
 
-def fleet(**settings: object) -> Singly:
-    return Singly(**{"slots": 2, "max_restarts": 9, **settings})
+def fleet(**settings: object) -> SingleFleet:
+    return SingleFleet(**{"slots": 2, "max_restarts": 9, **settings})
 
 
-def running(*names: str, **settings: object) -> Singly:
+def running(*names: str, **settings: object) -> SingleFleet:
     made = fleet(**settings)
     made.start(*names)
     made.run_until_running(*names)
     return made
 
 
-def all_run(job: Singly, *names: str) -> bool:
+def all_run(job: SingleFleet, *names: str) -> bool:
     return all(len(job[name].alive) == job[name].nproc for name in names)
 
 
-def is_settled(job: Singly) -> bool:
+def is_settled(job: SingleFleet) -> bool:
     return job.read(job.keys.round) is not None and job.record.phase is Phase.SETTLED
 
 
-def spare_that_leads(**settings: object) -> Singly:
+def spare_that_leads(**settings: object) -> SingleFleet:
     """``a`` leads, ``b`` and ``c`` run: its death is no change of membership."""
     job = fleet(min_nodes=2, max_nodes=2, **settings)
     job.start("b", "c")
@@ -57,7 +57,7 @@ def test_a_worker_that_fails_is_started_again_alone_with_the_count_of_the_job() 
     assert job.counts("b") == [2]
     assert [len(job[name].formed) for name in ("a", "b")] == [1, 1], "the round goes on"
     assert (job.record.number, job.record.phase, job.record.restart_count) == (1, Phase.SETTLED, 2)
-    (_, told), formed = job.node("b").lives[0], job["b"].formed[0]
+    (_, told), formed = job.node("b").restarts[0], job["b"].formed[0]
     assert (told.rank(0), told.master_port, told.number) == (2, formed.master_port, 1)
     assert told.reason == "rank 2 failed: ValueError: x (restart 2 of 9)"
     assert "rank 2 failed: ValueError: x (restart 2 of 9); started again alone" in job["b"].said
@@ -80,7 +80,7 @@ def test_nothing_is_left_in_the_store_of_questions_that_were_answered() -> None:
         job.fail("b")
         job.run_until(lambda: all_run(job, "b"))
     job.run(1)
-    assert not [key for key in job.under(job.keys.all_reports) if "again" in key]
+    assert not [key for key in job.under(job.keys.all_reports) if "single" in key]
     assert job.under(job.keys.all_answers) == [job.keys.answer("b")]
 
 
@@ -152,7 +152,7 @@ def test_one_of_many_failures_may_be_the_end() -> None:
     job = running("a", "b", slots=4, max_restarts=2)
     job["a"].end_workers(dict.fromkeys(range(4), 3))
     assert job.run_until_over() == {3}
-    assert len(job.node("a").lives) <= 2
+    assert len(job.node("a").restarts) <= 2
 
 
 def test_without_a_budget_the_first_failure_is_the_end() -> None:
@@ -161,7 +161,7 @@ def test_without_a_budget_the_first_failure_is_the_end() -> None:
     assert job.run_until_over() == {4}
 
 
-def test_who_has_succeeded_stays_so_and_the_last_lives_decide() -> None:
+def test_who_has_succeeded_stays_so_and_the_last_of_each_decide() -> None:
     job = running("a", "b")
     job["a"].end_workers({0: 0})
     job.fail("a", local_rank=1)
@@ -171,7 +171,7 @@ def test_who_has_succeeded_stays_so_and_the_last_lives_decide() -> None:
     job.run_until(lambda: job["a"].alive == {1})
     job.finish("a")
     assert job.run_until_over() == {0}
-    assert [one for one, _ in job.node("a").lives] == [1, 1]
+    assert [one for one, _ in job.node("a").restarts] == [1, 1]
 
 
 def test_a_worker_that_cannot_be_started_again_has_failed_once_more() -> None:
@@ -204,8 +204,7 @@ def test_restarts_wait_when_one_follows_the_other() -> None:
     job.run(2.2)
     assert all_run(job, "a")
     assert any(
-        "2 lives of workers in a row failed within 1 min; is started again alone in " in line
-        for line in job["a"].said
+        "2 failures in a row came within 1 min; is started again alone in " in line for line in job["a"].said
     )
 
 
@@ -213,7 +212,7 @@ def test_a_long_life_is_no_flapping_whatever_the_others_do() -> None:
     job = running("a", "b", restarts=RestartPolicy(max_restarts=9, backoff_s=4.0))
     job.run(100)
     for name in ("a", "b", "a"):
-        job.fail(name, local_rank=int(name == "a" and bool(job.node("a").lives)))
+        job.fail(name, local_rank=int(name == "a" and bool(job.node("a").restarts)))
         job.run(0.1)
         assert all_run(job, "a", "b"), name
 
@@ -442,7 +441,7 @@ class History:
                 agent.end_workers(dict.fromkeys(ranks, 1))
                 job.work()
             case "lose":
-                purpose = chance.choice(("lead", "report again/1", "report again/2", "report again/3"))
+                purpose = chance.choice(("lead", "report single/1", "report single/2", "report single/3"))
                 agent.link.lose_answer(purpose, is_applied=chance.random() < 0.5)
             case "cut":
                 job.cut(name)

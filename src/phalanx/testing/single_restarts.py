@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.single.life import (
+from phalanx.agent.single.worker import (
     BranchEmptied,
     BranchRemains,
     ExamineWorker,
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from phalanx.agent.driver import Driver
     from phalanx.testing.processes import SimulatedProcesses
 
-__all__ = ["SimulatedSingles"]
+__all__ = ["SimulatedSingleRestarts"]
 
 
-class SimulatedSingles:
+class SimulatedSingleRestarts:
     """``perform`` maps each command to what does it. ``post`` is the driver's."""
 
     def __init__(self, processes: SimulatedProcesses, driver: Driver) -> None:

@@ -1,4 +1,4 @@
-"""A fleet whose workers are restarted one by one, for stories about ``--restart-scope worker``."""
+"""A fleet with single restarts, for stories about ``--restart-scope worker``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.rendezvous.fleet import Agent, Fleet
 
-from phalanx.agent.single.life import (
+from phalanx.agent.single.machine import SingleAgent
+from phalanx.agent.single.worker import (
     BranchEmptied,
     ExamineWorker,
     SignalBranch,
@@ -16,27 +17,26 @@ from phalanx.agent.single.life import (
     WorkerNotStarted,
     WorkerStarted,
 )
-from phalanx.agent.single.machine import SinglyAgent
 from phalanx.rendezvous.round import Round
 
-__all__ = ["Singly", "SinglyNode"]
+__all__ = ["SingleFleet", "SingleNode"]
 
 
-class SinglyNode(Agent):
-    """``lives``: the workers that were started again alone, in order, each with what it was told."""
+class SingleNode(Agent):
+    """``restarts``: the workers that had a single restart, in order, each with what it was told."""
 
-    kind = SinglyAgent
+    kind = SingleAgent
 
     def __init__(self, fleet: Fleet, name: str, settings: dict[str, Any]) -> None:
         super().__init__(fleet, name, settings)
-        self.lives: list[tuple[int, Round]] = []
+        self.restarts: list[tuple[int, Round]] = []
         self.leaves_children = False
         self.swept: list[int] = []
         self.cannot_start: set[int] = set()
         perform: dict[type, Callable[[Any], object]] = {
             SignalBranch: self._signal_branch,
             ExamineWorker: self._examine,
-            StartWorker: self._start_again,
+            StartWorker: self._start_single,
         }
         self._node.update(perform)
 
@@ -49,31 +49,31 @@ class SinglyNode(Agent):
         end = command.exit
         self.post(WorkerExamined(end.local_rank, self._evidence((end,))))
 
-    def _start_again(self, command: StartWorker) -> None:
+    def _start_single(self, command: StartWorker) -> None:
         local_rank = command.local_rank
-        assert local_rank not in self.alive, f"two lives of one worker\n{self.fleet.story()}"
+        assert local_rank not in self.alive, f"one worker twice\n{self.fleet.story()}"
         if local_rank in self.cannot_start:
             self.cannot_start.discard(local_rank)
             self.post(WorkerNotStarted(local_rank, 127, "it is not there any more"))
             return
         self.alive.add(local_rank)
         self.summaries.pop(local_rank, None)
-        self.lives.append((local_rank, command.round))
-        self.post(WorkerStarted(local_rank, 500 + len(self.lives)))
+        self.restarts.append((local_rank, command.round))
+        self.post(WorkerStarted(local_rank, 500 + len(self.restarts)))
 
 
-class Singly(Fleet):
-    """Agents are ``SinglyNode``."""
+class SingleFleet(Fleet):
+    """Agents are ``SingleNode``."""
 
     def make(self, name: str, settings: dict[str, Any]) -> Agent:
-        return SinglyNode(self, name, settings)
+        return SingleNode(self, name, settings)
 
-    def node(self, name: str) -> SinglyNode:
+    def node(self, name: str) -> SingleNode:
         """One of them."""
         found = self[name]
-        assert isinstance(found, SinglyNode)
+        assert isinstance(found, SingleNode)
         return found
 
     def counts(self, *names: str) -> list[int]:
-        """The restart counts that workers there were told when they were started again alone."""
-        return [told.restart_count for name in names for _, told in self.node(name).lives]
+        """The restart counts that workers there were told at their single restarts."""
+        return [told.restart_count for name in names for _, told in self.node(name).restarts]

@@ -45,7 +45,7 @@ class Group:
 
     def again(self, local_rank: int, number: int) -> None:
         env = {MARK: str(local_rank), "TRY": str(number)}
-        self.context.start_again(local_rank, env, self.logs.reify_again(local_rank, env))
+        self.context.start_single(local_rank, env, self.logs.reify_single(local_rank, env))
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_functions_come_back_with_their_results(method: str, tmp_path: Path) -> 
             while 0 not in context.reap():
                 assert has_ended(context.fileno(), 30.0)
             env = {"ANSWER": answer}
-            context.start_again(0, env, logs.reify_again(0, env))
+            context.start_single(0, env, logs.reify_single(0, env))
         while 0 not in context.reap():
             assert has_ended(context.fileno(), 30.0)
         assert context.return_values == {0: "three"}

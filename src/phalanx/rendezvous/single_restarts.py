@@ -1,8 +1,9 @@
-"""Workers that are restarted one by one (``--restart-scope worker``): who asks, and what the leader answers. Pure.
+"""Single restarts (``--restart-scope worker``): who asks for one, and what the leader answers. Pure.
 
-A node asks with ``nodes/reports/<round>/<node id>/again/<sequence>``, one question at a time; the leader answers with
-``job/again/<node id>`` in the transaction that charges the failure to the round: both happen or neither. A question is
-answered once, for the answer names the last one; whatever is open when the round ends is void with it.
+A single restart is that of one worker beside others that run on. A node asks with ``nodes/reports/<round>/<node
+id>/single/<sequence>``, one question at a time; the leader answers with ``job/single/<node id>`` in the transaction
+that charges the failure to the round: both happen or neither. A question is answered once, for the answer names the
+last one; whatever is open when the round ends is void with it.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Collection, MutableMapping
 from typing import Any
 
 from phalanx.records import changed
-from phalanx.rendezvous.events import FailedAlone, StartAgain
+from phalanx.rendezvous.events import SingleFailed, StartSingle
 from phalanx.rendezvous.jitter import jitter
-from phalanx.rendezvous.keys import AGAIN, JobKeys
+from phalanx.rendezvous.keys import SINGLE, JobKeys
 from phalanx.rendezvous.policy import EndJob, MemberReport, Policy, RoundReports
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
@@ -36,12 +37,12 @@ class Questions:
     def __init__(self, node_id: str, reports: MutableMapping[str, bytes]) -> None:
         self._node_id = node_id
         self._reports = reports
-        self._open: deque[FailedAlone] = deque()
+        self._open: deque[SingleFailed] = deque()
         self._number = 0
         self._sequence = 0  # of the first of them, if it was asked; else of the last one that was answered
         self._is_asked = False
 
-    def add(self, failure: FailedAlone) -> None:
+    def add(self, failure: SingleFailed) -> None:
         """A worker has failed, and nothing of it is left."""
         self._open.append(failure)
 
@@ -69,7 +70,7 @@ class Questions:
 
     @property
     def _kind(self) -> str:
-        return f"{AGAIN}{self._sequence}"
+        return f"{SINGLE}{self._sequence}"
 
     def _take(self, answer: Answer | None) -> list[Any]:
         if answer is None or (answer.number, answer.sequence) != (self._number, self._sequence):
@@ -79,7 +80,7 @@ class Questions:
         self._is_asked = False
         self._reports.pop(self._kind, None)  # nobody needs it told any more
         asked = self._open.popleft()
-        return [StartAgain(asked.local_rank, answer.restart_count, answer.reason, answer.delay_s)]
+        return [StartSingle(asked.local_rank, answer.restart_count, answer.reason, answer.delay_s)]
 
 
 def answers(
@@ -115,7 +116,7 @@ def answers(
         )
         writes += (
             Put(keys.answer(member.node_id), encode(answer)),
-            Delete(keys.report(record.number, member.node_id, f"{AGAIN}{sequence}")),
+            Delete(keys.report(record.number, member.node_id, f"{SINGLE}{sequence}")),
         )
         open_s = ran_s = 0.0
     return (Put(keys.round, encode(record)), *writes) if writes else ()
