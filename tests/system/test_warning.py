@@ -92,6 +92,7 @@ def test_workers_that_hear_of_the_warning_by_their_channel_are_not_named_and_the
             tell("ready")
             stay()
         phalanx.should_stop()
+        phalanx.values().set("here", b"")  # answered: the agent has read what this worker said before
         tell("ready")
         while not phalanx.should_stop():
             time.sleep(0.01)
