@@ -68,6 +68,7 @@ class Others:
     def __init__(self) -> None:
         self.deadline: float | None = None
         self.is_closed = False
+        self.has_untold = False
         self.heard: list[Any] = []
         self.when_due: list[Any] = []
 
@@ -80,7 +81,9 @@ class Others:
             return due
         if isinstance(event, events.SessionClosed):
             self.is_closed = True
-        return [events.CloseSession()] if isinstance(event, events.PartEnded | events.HurryAsked) else []
+        if isinstance(event, events.HurryAsked):
+            return [events.CloseSession()] if self.told(events.PartEnded) else []
+        return [events.CloseSession()] if isinstance(event, events.PartEnded) else []
 
     def told(self, kind: type) -> list[Any]:
         return [one for one in self.heard if isinstance(one, kind)]

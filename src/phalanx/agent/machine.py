@@ -42,7 +42,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
-from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped
+from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped, with_unheard
 from phalanx.agent.passing import PassedSignals
 from phalanx.agent.restarts.policy import RestartPolicy, exclusion
 from phalanx.agent.verdict.stored import verdict_from
@@ -93,6 +93,7 @@ class AgentMachine(Machine[AgentState]):
         self._leaving = Leaving(stops_all_as)
         self._passed = PassedSignals(pass_signals)
         self._ended_by_us = False  # JobDecided or a failed meeting came while workers were still there
+        self._failures: tuple[Failure, ...] = ()  # of the last round that ended here
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self.group = self.group_kind(nproc, grace_s=graces.restart_s)
 
@@ -168,7 +169,7 @@ class AgentMachine(Machine[AgentState]):
         return [told, *self._tell(self._leaving.note(event, now), now), *self._ask_group(request, now)]
 
     def _leave_faster(self, event: StopAsked, now: float) -> list[Any]:
-        return self._ask_group(StopRepeated(), now)
+        return [*self._ask_group(StopRepeated(), now), *self._hurry(event, now)]
 
     def _remember_stop(self, event: StopAsked, now: float) -> list[Any]:
         return [] if self._leaving.is_asked else self._tell(self._leaving.note(event, now), now)
@@ -180,6 +181,7 @@ class AgentMachine(Machine[AgentState]):
 
     def _judge(self, event: EvidenceCollected, now: float) -> list[Any]:
         self.state = AgentState.WAITING
+        self._failures = event.failures
         report = report_of(
             event.failures,
             was_stopped=self.group.was_stopped,
@@ -292,6 +294,8 @@ class AgentMachine(Machine[AgentState]):
 
     def _end_by(self, verdict: Verdict, now: float) -> list[Any]:
         """The job is over, whoever says so: at once without workers, else when they are gone."""
+        if self.membership.has_untold:
+            verdict = with_unheard(verdict, self._failures)
         if self.state is AgentState.WAITING:
             return self._close(verdict, now)
         if self.state in (AgentState.CLOSING, AgentState.ENDED) or self._leaving.is_asked:

@@ -66,9 +66,7 @@ class Registration:
         """The lease is over, and all that was written under it."""
         self.revision = 0
 
-    def remember(
-        self, seen: RoundRecord | None, latest: RoundRecord | None, last: Round | None
-    ) -> None:
+    def remember(self, seen: RoundRecord | None, latest: RoundRecord | None, last: Round | None) -> None:
         """A life of this node is over: the next registration tells what it has seen of the job, and what ran here.
 
         Only a store that has lost its data needs to be told; who has registered anew cannot know whether it has.
