@@ -349,10 +349,8 @@ def test_a_lone_node_that_is_excluded_goes_on_and_says_so(launch: Launch, script
     job.told("again")
     said = lines(job)
     told = [one for one in said if "should not be used" in one]
-    assert told == [
-        "this node should not be used: GPU 3 (said by local rank 0); it is used all the same, since the job has one "
-        "node"
-    ]
+    what = "this node should not be used: GPU 3 (said by local rank 0)"
+    assert told == [f"{what}; it is used all the same, since the job has one node"]
     assert decision(job) == ["rank 0 failed: exit code 5 (restart 1 of 1); starting the worker anew"]
 
 
