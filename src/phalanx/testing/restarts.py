@@ -114,6 +114,10 @@ class OpeningChecker(Checker):
         """Of the rounds in this store of which reports are known, before that one."""
         return [one for one in self._steps if one < number]
 
+    def faults_of(self, number: int) -> tuple[Fault, ...]:
+        """Of a round's own workers, so far."""
+        return tuple(self._faults.get(number, ()))
+
     def step_of(self, number: int) -> int:
         """The furthest that a round has come; -1: nobody has told."""
         return self._steps.get(number, -1)
@@ -133,7 +137,7 @@ class OpeningChecker(Checker):
             ended=before.number,
             charged=record.restart_count - before.restart_count,
             ran_s=ran_s,
-            faults=tuple(self._faults.get(before.number, ())),
+            faults=self.faults_of(before.number),
             has_moved=has_moved,
             has_surely_moved=has_surely_moved,
         )
@@ -203,6 +207,10 @@ class BudgetIsNotOverdrawn(OpeningChecker):
         ):
             has_moved = self.step_of(self.number) > self.furthest_ever
             used = 0 if self.policy.refill_on_progress and has_moved else self._used
+            if (
+                self.limits.is_by_worker
+            ):  # of failures that are answered at once the last one ends the job for all
+                used += len(self.faults_of(self.number))
             if used < self.policy.max_restarts:
                 raise Violation(f"the job ended after {used} restarts: {seen.verdict.reason}")
 
