@@ -208,8 +208,8 @@ class BudgetIsNotOverdrawn(OpeningChecker):
             has_moved = self.step_of(self.number) > self.furthest_ever
             used = 0 if self.policy.refill_on_progress and has_moved else self._used
             if (
-                self.limits.is_by_worker
-            ):  # of failures that are answered at once the last one ends the job for all
+                self.limits.has_single_restarts
+            ):  # of those that are answered at once the last ends the job for all
                 used += len(self.faults_of(self.number))
             if used < self.policy.max_restarts:
                 raise Violation(f"the job ended after {used} restarts: {seen.verdict.reason}")
