@@ -147,6 +147,8 @@ class DefaultLogsSpecs(LogsSpecs):
         """Make the folder ``<local rank>.<k>`` of the latest attempt and set the error file, as ``reify`` does."""
         if self.root_log_dir == os.devnull:
             return self._reify_nothing({local_rank: env})
+        if not os.path.isdir(self._attempt):
+            self._attempt = self._new_attempt_folder(env)
         dest = self._destinations()
         self._add(dest, local_rank, env, _make_numbered(os.path.join(self._attempt, str(local_rank))))
         return dest
@@ -217,6 +219,7 @@ class DefaultLogsSpecs(LogsSpecs):
         )
 
     def _new_attempt_folder(self, env: Mapping[str, str]) -> str:
+        self._forget_what_was_removed()
         if self._run_log_dir is None:
             # A run id such as "team/job 7" must not name a folder elsewhere.
             run_id = re.sub(r"[/\0]", "_", env.get("TORCHELASTIC_RUN_ID", "test_run_id"))[:RUN_ID_CHARACTERS]
@@ -226,6 +229,16 @@ class DefaultLogsSpecs(LogsSpecs):
             number = str(int(env["PHALANX_ROUND"]) - 1)
         first = os.path.join(self._run_log_dir, f"attempt_{number}")
         return first if make(first) else _make_numbered(first)
+
+    def _forget_what_was_removed(self) -> None:
+        """A job may outlive its folders: ``/tmp`` is swept after some days. They get successors, and new names.
+
+        A folder that was given is not made again: it may be where something is mounted, and is not now.
+        """
+        if self._run_log_dir is not None and not os.path.isdir(self._run_log_dir):
+            self._run_log_dir = None
+            if self._own_root is not None and not os.path.isdir(self._own_root):
+                self._own_root = self._root_log_dir = None
 
     def __repr__(self) -> str:
         return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,31 @@ def test_a_log_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> Non
 def test_a_folder_that_became_unusable_later_is_the_same_sentence(tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
     (tmp_path / "logs").rmdir()
+    with pytest.raises(LogDirError, match="No such file"):
+        specs.reify(_envs())
+
+
+def test_folders_that_somebody_removed_meanwhile_get_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    specs = DefaultLogsSpecs()
+    for is_root_removed in (False, True):
+        specs.reify(_envs())
+        assert specs.run_log_dir is not None
+        shutil.rmtree(specs.root_log_dir if is_root_removed else specs.run_log_dir)
+        env: dict[str, str] = {"TORCHELASTIC_RUN_ID": "job"}
+        for error_files in (specs.reify_single(1, env).error_files, specs.reify(_envs()).error_files):
+            assert all(os.path.isdir(os.path.dirname(path)) for path in error_files.values())
+            assert all(path.startswith(str(specs.run_log_dir)) for path in error_files.values())
+        assert env["TORCHELASTIC_ERROR_FILE"].startswith(str(specs.run_log_dir))
+    assert os.listdir(tmp_path) == [os.path.basename(specs.root_log_dir)]
+
+
+def test_a_given_folder_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
+    specs = DefaultLogsSpecs(log_dir=str(tmp_path / "logs"))
+    specs.reify(_envs())
+    shutil.rmtree(tmp_path / "logs")
     with pytest.raises(LogDirError, match="No such file"):
         specs.reify(_envs())
 
