@@ -246,6 +246,21 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_exit_code_stays(
     assert job.stderr.decode().splitlines()[-1].endswith("failed: rank 0: exit code 7")
 
 
+@pytest.mark.parametrize("option", ["--error-file", "--report-file"])
+def test_a_report_on_standard_error_leaves_the_file_that_it_goes_to_whole(
+    launch: Launch, option: str
+) -> None:
+    job = launch(
+        "--standalone", option, "/dev/stderr", "--no-python", "sh", "-c", "echo disk on fire >&2; exit 7"
+    )
+
+    assert job.wait() == 7
+    lines = job.stderr.decode().splitlines()
+    assert lines[0] == "disk on fire"
+    assert [line for line in lines if line.startswith("{")] != []
+    assert lines[-1].endswith("failed: rank 0: exit code 7")
+
+
 def test_a_report_file_has_the_content_of_the_report(launch: Launch, script: Script, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
 

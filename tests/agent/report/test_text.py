@@ -609,6 +609,31 @@ def test_a_report_file_that_is_a_link_stays_one(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "target").read_text())["exit_code"] == 1
 
 
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "link"])
+def test_what_is_open_already_is_written_to_and_not_replaced(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "all.txt"
+    with path.open("w") as output:
+        output.write("step 1\n")
+        output.flush()
+        name = name.format(output.fileno())
+        if name == "link":
+            name = str(tmp_path / "link")
+            os.symlink(f"/dev/fd/{output.fileno()}", name)
+        assert words(tmp_path, VERDICT, report_file=name).startswith("\n=")
+        output.write("the last words\n")
+    first, report, last = path.read_text().splitlines()
+    assert (first, last) == ("step 1", "the last words")
+    assert json.loads(report)["exit_code"] == 1
+
+
+@pytest.mark.parametrize("option", ["error_file", "report_file"])
+def test_a_name_that_ends_as_a_folders_is_no_files(tmp_path: Path, option: str) -> None:
+    path = f"{tmp_path}/x/"
+    told, *_ = words(tmp_path, VERDICT, **{option: path}).splitlines()
+    assert told == f"phalanx: could not write {path!r}: Is a directory"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_bug_of_ours_says_so_and_is_in_the_report_file(tmp_path: Path) -> None:
     verdict = Verdict(ending=Ending.FAILED, exit_code=70)
     text = words(

@@ -6,6 +6,7 @@ stays what it is.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -25,6 +26,7 @@ from phalanx.rendezvous.round import Round
 __all__ = ["last_words", "save_flight"]
 
 REPORT_NAME, FLIGHT_NAME = "report.json", "flight.jsonl"
+LINKS_MAX = 40  # as the kernel follows
 
 
 def last_words(
@@ -74,13 +76,48 @@ def _with_restarts(verdict: Verdict, settled: Round | None) -> Verdict:
 
 def _write(path: str, data: dict[str, Any]) -> str:
     """Write JSON whole or not at all; returns a line on why it could not be written, or nothing."""
+    content = json.dumps(data).encode("ascii") + b"\n"
     try:
-        # A link stays one: its target is replaced.
-        write_atomically(os.path.realpath(path), json.dumps(data).encode("ascii") + b"\n")
+        if path.endswith(os.sep):  # realpath() takes it away, and a file of that name would be made
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if opened := _opened_already(path):
+            _write_into(opened, content)
+        else:
+            write_atomically(os.path.realpath(path), content)  # a link stays one: its target is replaced
     except (OSError, ValueError) as problem:
         reason = problem.strerror if isinstance(problem, OSError) and problem.strerror else str(problem)
         return f"phalanx: could not write {path!r}: {reason}\n"
     return ""
+
+
+def _opened_already(path: str) -> str | None:
+    """Where in /proc it is, or its links lead (``/dev/stderr``): what somebody has opened must not be replaced.
+
+    The file behind it may be the one that our own output goes to; after a rename all that was in it were lost.
+    """
+    for _ in range(LINKS_MAX):
+        path = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if path.startswith("/proc/"):
+            return path
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(os.path.dirname(path), os.readlink(path))
+    return None
+
+
+def _write_into(path: str, content: bytes) -> None:
+    folder, name = os.path.split(path)
+    if folder == os.path.realpath("/proc/self/fd") and name.isdecimal():
+        # Opened by its name it would begin at the file's start, over what has been written there.
+        descriptor = os.dup(int(name))
+    else:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
 
 
 def _terminal_width() -> int | None:
