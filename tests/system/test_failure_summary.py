@@ -80,6 +80,35 @@ def test_the_first_of_two_failures_is_the_root_cause(launch: Launch, script: Scr
     assert "second failure" not in root_cause
 
 
+def test_an_error_file_that_somebody_else_has_made_does_not_blame_its_worker(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import json, os
+        from telling import stay, tell
+
+        path = os.environ["TORCHELASTIC_ERROR_FILE"]
+        if os.environ["RANK"] == "1":
+            open("ready", "w").write(path)
+            tell("ready")
+            stay()
+        while not os.path.exists("go"):
+            pass
+        info = {"timestamp": "1", "wall_ns": 1, "monotonic_ns": 1}
+        with open(open("ready").read(), "w") as file:
+            json.dump({"message": {"message": "FAKE", "extraInfo": info}}, file)
+        os._exit(3)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+    job.told("ready")
+    (job.folder / "go").touch()
+
+    assert job.wait() == 3
+    assert "rank      : 0 (local_rank: 0)" in job.summary.partition("Root Cause")[2]
+
+
 def test_an_exception_in_a_thread_that_ends_the_process_is_in_the_summary(
     launch: Launch, script: Script
 ) -> None:

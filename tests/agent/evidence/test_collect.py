@@ -64,10 +64,15 @@ def recorded(path: Path, body: str = "raise ValueError('bad batch 17')") -> Path
 
 
 def failure(
-    workers: object, told: ExceptionRecorded | None = None, *, straggler_s: float | None = None, **end: Any
+    workers: object,
+    told: ExceptionRecorded | None = None,
+    *,
+    evidence: Evidence | None = None,
+    straggler_s: float | None = None,
+    **end: Any,
 ) -> Failure:
     known: dict[str, Any] = {"local_rank": 0, "exit_code": 1, "at": time.monotonic(), "stopped_at": None}
-    evidence = Evidence(straggler_s)
+    evidence = evidence or Evidence(straggler_s)
     (found,) = evidence.collect(
         SETTLED,
         workers,  # type: ignore[arg-type] # two methods of it are needed
@@ -134,6 +139,37 @@ def test_a_file_that_cannot_be_understood_says_so_in_the_failure(tmp_path: Path,
     found = failure(Ended(path), exit_code=3)
     assert found.message.startswith(f"the error file '{path}' ")
     assert (found.exception, found.summary, found.error_file) == ("", "exit code 3", str(path))
+
+
+@pytest.mark.parametrize("begin", ["the round", "the worker alone"])
+def test_a_sign_from_before_the_workers_start_is_not_its_own(tmp_path: Path, begin: str) -> None:
+    """Its words are told all the same: there is nothing better."""
+    evidence = Evidence()
+    evidence.begin()
+    path = recorded(tmp_path / "error.json")
+    seen_at = time.time()
+    if begin == "the round":
+        evidence.begin()
+    else:
+        evidence.begin_single(0)
+    now = time.monotonic()
+
+    found = failure(Ended(path), evidence=evidence, exit_code=-15, at=now, stopped_at=now, signed_at=1e-9)
+
+    assert (found.message, found.signed_at, found.is_collateral) == ("ValueError: bad batch 17", None, True)
+    assert found.wall_at >= seen_at
+
+
+def test_a_sign_of_the_workers_own_time_is_believed(tmp_path: Path) -> None:
+    evidence = Evidence()
+    evidence.begin()
+    path = recorded(tmp_path / "error.json")
+    now = time.monotonic()
+
+    found = failure(Ended(path), evidence=evidence, exit_code=-15, at=now, stopped_at=now)
+
+    assert found.signed_at is not None
+    assert not found.is_collateral
 
 
 @pytest.mark.parametrize("stamp", ["9" * 18, "-" + "9" * 18])

@@ -46,6 +46,19 @@ class Evidence:
     def __init__(self, straggler_s: float | None = None) -> None:
         self.postmortem = Postmortem()
         self._late = "long" if straggler_s is None else f"{straggler_s:g} s"
+        self._began_at = 0.0  # monotonic seconds; nobody has looked at the clock yet
+        self._began_singly_at: dict[int, float] = {}
+
+    def begin(self) -> None:
+        """The workers of a round are about to start: what is older says nothing of their ends."""
+        self._began_at = time.monotonic()
+        self._began_singly_at.clear()
+        self.postmortem.begin()
+
+    def begin_single(self, local_rank: int) -> None:
+        """The same for one worker about to start while others run."""
+        self._began_singly_at[local_rank] = time.monotonic()
+        self.postmortem.begin_single(local_rank)
 
     def collect(
         self,
@@ -89,7 +102,9 @@ class Evidence:
                 cannot_heal="a command that cannot be executed" if end.why_not_started else "",
             )
         process = workers.failure(end.local_rank)
-        if _has_no_other_fault(end, process):
+        began_at = self._began_singly_at.get(end.local_rank, self._began_at)
+        signed_at = _first_sign(end, process, began_at)
+        if _has_no_other_fault(end, signed_at):
             return _straggler(end, process, known, self._late)
         death = self.postmortem.explain(
             process.pid,
@@ -100,11 +115,11 @@ class Evidence:
         )
         return Failure(
             **known,
-            **_when(_wall_at(end, process, told)),
+            **_when(_wall_at(end, process, told, began_at)),
             **_recorded(process, told),
             pid=process.pid,
             exit_code=end.exit_code or 1,
-            signed_at=_first_sign(end, process),
+            signed_at=signed_at,
             stopped_at=end.stopped_at,
             own_exit_code=_own_exit_code(process, told),
             summary=_summary(end, process, told, death.certain),
@@ -116,9 +131,8 @@ class Evidence:
         )
 
 
-def _has_no_other_fault(end: Exit, process: ProcessFailure) -> bool:
+def _has_no_other_fault(end: Exit, signed_at: float | None) -> bool:
     """It ran on too long, and no exception of its own from before it was asked to stop says why."""
-    signed_at = _first_sign(end, process)
     return end.is_straggler and (signed_at is None or end.stopped_at is None or signed_at >= end.stopped_at)
 
 
@@ -145,11 +159,13 @@ def _when(wall_at: float) -> dict[str, Any]:
     return {"wall_at": wall_at, "utc_offset_s": time.localtime(wall_at).tm_gmtoff}
 
 
-def _wall_at(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None) -> float:
+def _wall_at(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None, began_at: float) -> float:
     """By the worker's own record, which was made when it happened; else when its exit was seen."""
     record, seen_at = process.record, _seen_at(end)
     if record.problem is not None:
         return seen_at if told is None else told.wall_ns / NS
+    if record.monotonic_ns is not None and not _is_of_this_life(record.monotonic_ns / NS, began_at):
+        return seen_at
     recorded_at = float(record.timestamp) if record.wall_ns is None else record.wall_ns / NS
     return recorded_at if abs(recorded_at) < WALL_MAX_S else seen_at
 
@@ -198,13 +214,16 @@ def _extra(data: dict[str, Any]) -> str:
     return ""
 
 
-def _first_sign(end: Exit, process: ProcessFailure) -> float | None:
+def _first_sign(end: Exit, process: ProcessFailure, began_at: float) -> float | None:
     """The earlier of the channel's message and the error file's own clock reading."""
     recorded = process.record.monotonic_ns
-    signs = [
-        sign for sign in (end.signed_at, recorded / 1e9 if recorded is not None else None) if sign is not None
-    ]
-    return min(signs, default=None)
+    signs = (end.signed_at, None if recorded is None else recorded / NS)
+    return min((one for one in signs if one is not None and _is_of_this_life(one, began_at)), default=None)
+
+
+def _is_of_this_life(sign_at: float, began_at: float) -> bool:
+    """Whether a worker that started after ``began_at`` can have given it: if not, somebody else has made that file."""
+    return sign_at >= began_at
 
 
 def _own_exit_code(process: ProcessFailure, told: ExceptionRecorded | None) -> int | None:

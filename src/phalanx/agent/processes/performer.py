@@ -113,7 +113,7 @@ class Processes:
     def forget(self, local_rank: int) -> None:
         """This worker gets a successor: what it said, and how its machine was, explains nothing of that one's end."""
         self._told.pop(local_rank, None)
-        self.evidence.postmortem.begin_single(local_rank)
+        self.evidence.begin_single(local_rank)
 
     # Starting
 
@@ -128,7 +128,7 @@ class Processes:
             )
             self.workers = workers
             self._on_round(command.round)
-            self.evidence.postmortem.begin()
+            self.evidence.begin()
             pids = workers.start()
         except SpawnError as error:
             self._driver.post(SpawnFailed(error.local_rank, error.exit_code, str(error)))
