@@ -22,7 +22,7 @@ def test_sixteen_nodes_come_through_ten_bad_minutes(first: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("nodes", [2, 3, 5])
+@pytest.mark.parametrize("nodes", [2, 3, 4, 8])
 def test_small_jobs_do_too(nodes: int) -> None:
     for seed in range(1000, 1040):
         World(seed, Scenario.drawn(seed, nodes=nodes)).run()
