@@ -264,6 +264,28 @@ def test_a_traceback_that_the_block_shows_is_not_shown_again() -> None:
     assert "  warming up\n" in text
 
 
+def test_a_traceback_that_torch_wrote_with_its_rank_is_not_shown_again() -> None:
+    source = "raise ValueError('x\\n\\n  y')"
+    trace = f'Traceback (most recent call last):\n  File "t.py", line 2\n    {source}\nValueError: x\n\n  y\n'
+    hooked = "".join(f"[rank3]: {line}\n" if line else "\n" for line in trace.rstrip().split("\n"))
+    text = report(judge([raised(3, traceback=trace, stderr=f"warming up\n{hooked}")], reason=""))
+    assert "[rank3]" not in text
+    assert "  warming up\n" in text
+
+
+def left(message: str, stderr: str) -> str:
+    one = raised(0, exception="SystemExit", message=f"SystemExit: {message}", stderr=stderr)
+    return report(judge([one], reason="")).rpartition("===\n")[2]
+
+
+def test_the_text_of_a_sys_exit_is_not_shown_again() -> None:
+    assert "standard error" not in left("no data\nuse --data", "no data\nuse --data\n")
+    text = left("no data\nuse --data", "no data\nwarming up\nno data\nuse --data\n")
+    assert "standard error:\n  no data\n  warming up\nphalanx:" in text
+    assert "standard error:\n  there are no data\nphalanx:" in left("no data", "there are no data\n")
+    assert "standard error:\n  2\nphalanx:" in left("2", "2\n")
+
+
 # Odd bytes
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2J\x1b[31mred\x1b[0m\x00\x7f\x9b1m\u202egnp\u2069\ud800\x08\x0e"

@@ -139,15 +139,28 @@ def _explanation(failure: Failure, *, is_cause: bool) -> Iterator[str]:
 
 
 def _tell_stderr(lines: _Lines, cause: Failure) -> None:
-    """The last lines of its standard error, without the traceback that the block shows."""
+    """The last lines of its standard error, without what the block shows: the traceback, the text of a sys.exit."""
     text = shown(cause.stderr).rstrip()
-    traceback = shown(cause.traceback).strip()
-    if traceback:
-        text = text.replace(traceback, "").strip("\n")
+    if traceback := shown(cause.traceback).strip():
+        for shape in (traceback, _as_torch_writes(traceback, cause.rank)):
+            text = text.replace(shape, "").strip("\n")
+        if cause.exception == "SystemExit":
+            text = _without_last_words(text, shown(cause.message).removeprefix("SystemExit: ").rstrip())
         text = "\n".join(text.split("\n")[-TAIL_LINES_BESIDE_TRACEBACK:])
     if text.strip():
         lines.add(f"last lines of rank {cause.rank}'s standard error:")
         lines.add_plain("\n".join(f"  {line}" for line in text.split("\n")))
+
+
+def _as_torch_writes(traceback: str, rank: int) -> str:
+    """As its ``sys.excepthook`` does, which init_process_group() sets."""
+    return "\n".join(f"[rank{rank}]: {line}" if line else "" for line in traceback.split("\n"))
+
+
+def _without_last_words(text: str, words: str) -> str:
+    if words.lstrip("-").isdecimal():  # a code, which Python does not write
+        return text
+    return f"\n{text}".removesuffix(f"\n{words}").strip("\n")
 
 
 def _tell_logs(lines: _Lines, cause: Failure, log_dir: str | None) -> None:
