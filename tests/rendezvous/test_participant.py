@@ -6,7 +6,7 @@ import asyncio
 
 from phalanx.records import Struct
 from phalanx.rendezvous import events
-from phalanx.rendezvous.foreign_machine import ForeignMachine
+from phalanx.rendezvous.foreign.machine import ForeignMachine
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.participant import Participant
 from phalanx.rendezvous.settings import MembershipSettings

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.rendezvous.fleet import Fleet
-from tests.rendezvous.test_foreign import machine as foreign_machine
+from tests.rendezvous.foreign.test_session import machine as foreign_machine
 from tests.rendezvous.test_member_machine import EMPTY, HERE, NOW, REGISTERED, member_in
 from tests.rendezvous.test_part import ALIVE, KEYS, Node
 

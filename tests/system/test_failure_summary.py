@@ -109,6 +109,16 @@ def test_an_error_file_that_somebody_else_has_made_does_not_blame_its_worker(
     assert "rank      : 0 (local_rank: 0)" in job.summary.partition("Root Cause")[2]
 
 
+def test_what_the_scripts_own_parser_refused_is_in_the_last_line(launch: Launch, script: Script) -> None:
+    train = script("import argparse\nargparse.ArgumentParser().parse_args()")
+
+    job = launch("--standalone", "--nproc-per-node", 2, train, "--foo")
+
+    assert job.wait() == 2
+    said = "exit code 2: train.py: error: unrecognized arguments: --foo"
+    assert job.stderr.decode().splitlines()[-1].endswith(said)
+
+
 def test_an_exception_in_a_thread_that_ends_the_process_is_in_the_summary(
     launch: Launch, script: Script
 ) -> None:

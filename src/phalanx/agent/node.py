@@ -52,7 +52,7 @@ from phalanx.rendezvous.session import Session
 from phalanx.store.values import SharedValues
 
 if TYPE_CHECKING:
-    from phalanx.rendezvous.foreign import ForeignSession
+    from phalanx.rendezvous.foreign.session import ForeignSession
 
 __all__ = ["Node"]
 
@@ -131,7 +131,7 @@ class Node:
         if spec.make_handler is None:
             membership = MemberMachine(spec.membership, leader_policy(spec.restarts))
         else:
-            from phalanx.rendezvous.foreign_machine import ForeignMachine
+            from phalanx.rendezvous.foreign.machine import ForeignMachine
 
             membership = ForeignMachine(spec.membership, leader_policy(spec.restarts), backend=spec.backend)
         agent = AgentMachine
@@ -185,7 +185,7 @@ class Node:
                 on_bug=on_bug,
                 on_refusal=lambda reason: self._on_refusal("to the store", reason),
             )
-        from phalanx.rendezvous.foreign import ForeignSession
+        from phalanx.rendezvous.foreign.session import ForeignSession
 
         return ForeignSession(spec.make_handler, post, settings=spec.membership, on_bug=on_bug)
 

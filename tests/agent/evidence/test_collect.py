@@ -223,6 +223,35 @@ def test_where_the_limit_is_not_known_here_a_straggler_is_one_all_the_same(tmp_p
     assert found.summary.startswith("it still ran long after")
 
 
+USAGE = "usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --foo\n"
+CLICK = "Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n\nError: No such option: --foo\n"
+
+
+@pytest.mark.parametrize(
+    ("stderr", "code", "said"),
+    [
+        (USAGE, 2, ": train.py: error: unrecognized arguments: --foo"),
+        (CLICK, 2, ": Error: No such option: --foo"),
+        (USAGE, 3, ""),
+        ("usage: train.py\n", 2, ""),
+        ("ValueError: x\n", 2, ""),
+        (USAGE + "step\n" * 50, 2, ""),
+    ],
+    ids=["argparse", "click", "another code", "no words", "an exception", "long before"],
+)
+@pytest.mark.parametrize("is_python", [True, False], ids=["python", "another program"])
+def test_what_the_scripts_own_parser_refused_is_in_the_summary(
+    tmp_path: Path, is_python: bool, stderr: str, code: int, said: str
+) -> None:
+    path = recorded(tmp_path / "error.json", body=f"sys.exit({code})") if is_python else tmp_path / "none"
+    assert failure(Ended(path, stderr=stderr), exit_code=code).summary == f"exit code {code}{said}"
+
+
+def test_of_a_long_line_of_a_parser_the_summary_has_the_beginning(tmp_path: Path) -> None:
+    found = failure(Ended(tmp_path / "none", stderr=f"error: {'x' * 9000}\n"), exit_code=2)
+    assert len(found.summary) < 500
+
+
 def test_an_exception_of_its_own_explains_why_a_worker_ran_on(tmp_path: Path) -> None:
     path = recorded(tmp_path / "error.json")
     found = failure(Ended(path), exit_code=-15, stopped_at=time.monotonic(), is_straggler=True)

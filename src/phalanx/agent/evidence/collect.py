@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from signal import Signals
@@ -20,7 +21,7 @@ from phalanx.agent.processes.workers import Workers
 from phalanx.agent.restarts.causes import what_cannot_heal
 from phalanx.agent.sentences import one_line
 from phalanx.agent.verdict.stored import EXTRA_MAX, STDERR_MAX
-from phalanx.agent.verdict.verdict import Failure, exit_status
+from phalanx.agent.verdict.verdict import EX_USAGE, Failure, exit_status
 from phalanx.errors import ProcessFailure
 from phalanx.errors._block import NOT_AVAILABLE
 from phalanx.records import changed
@@ -32,6 +33,9 @@ __all__ = ["Evidence"]
 NS = 1e9
 WALL_MAX_S = 4e9  # the year 2096; a file that names another time has been made by nobody's clock
 TOLD_ELSEWHERE = ("py_callstack", "timestamp")
+
+USAGE_ERROR = re.compile(r"\berror: \S", re.IGNORECASE)
+USAGE_LINES = 20  # a parser's last words are few
 
 # What the C library, Python and torch say when rank 0 cannot listen on its port.
 PORT_TAKEN_WORDS = ("eaddrinuse", "address already in use", "errno 98")
@@ -254,9 +258,17 @@ def _summary(end: Exit, process: ProcessFailure, told: ExceptionRecorded | None,
     own = _own_exit_code(process, told)
     if end.exit_code < 0 and own is None:
         return f"killed by {_signal_name(-end.exit_code)}" + (f": {why_killed}" if why_killed else "")
-    code = f"exit code {exit_status(end.exit_code) if own is None else own}"
+    code = exit_status(end.exit_code) if own is None else own
     said = one_line(record.text) if record.exception_type == "SystemExit" else ""
-    return f"{code}: {said}" if said and not said.lstrip("-").isdecimal() else code
+    if not said or said.lstrip("-").isdecimal():
+        said = _refused(process.stderr_tail) if code == EX_USAGE else ""
+    return f"exit code {code}" + (f": {said}" if said else "")
+
+
+def _refused(stderr: str) -> str:
+    """What the script's own parser did not understand, in its words: argparse, click and others end so."""
+    lines = stderr.rstrip().split("\n")[-USAGE_LINES:]
+    return next((one_line(line) for line in reversed(lines) if USAGE_ERROR.search(line)), "")
 
 
 def _sentence(message: str, place: tuple[str, int] | str | None) -> str:

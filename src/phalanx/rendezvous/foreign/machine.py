@@ -37,7 +37,7 @@ from phalanx.rendezvous.events import (
     WorkerFailed,
     WorkersGone,
 )
-from phalanx.rendezvous.foreign_events import (
+from phalanx.rendezvous.foreign.events import (
     AwaitOthers,
     CloseHandler,
     HandlerClosed,

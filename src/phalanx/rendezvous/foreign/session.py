@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from phalanx.rendezvous.agreement import NodeOffer, agree
 from phalanx.rendezvous.blocking import BlockingCalls
 from phalanx.rendezvous.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
-from phalanx.rendezvous.foreign_events import (
+from phalanx.rendezvous.foreign.agreement import NodeOffer, agree
+from phalanx.rendezvous.foreign.events import (
     AwaitOthers,
     CloseHandler,
     HandlerClosed,

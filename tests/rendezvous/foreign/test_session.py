@@ -37,9 +37,9 @@ from phalanx.rendezvous import (
     RendezvousStoreInfo,
 )
 from phalanx.rendezvous.events import Fence, HoldPort, LeaveAsked, MeetingBegan, PortHeld, ReleasePort
-from phalanx.rendezvous.foreign import ForeignSession
-from phalanx.rendezvous.foreign_events import Meet, Met
-from phalanx.rendezvous.foreign_machine import ForeignMachine, ForeignState
+from phalanx.rendezvous.foreign.events import Meet, Met
+from phalanx.rendezvous.foreign.machine import ForeignMachine, ForeignState
+from phalanx.rendezvous.foreign.session import ForeignSession
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 

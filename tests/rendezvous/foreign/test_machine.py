@@ -25,8 +25,9 @@ from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
-from phalanx.rendezvous import events, foreign_events
-from phalanx.rendezvous.foreign_machine import ForeignMachine, ForeignState
+from phalanx.rendezvous import events
+from phalanx.rendezvous.foreign import events as foreign_events
+from phalanx.rendezvous.foreign.machine import ForeignMachine, ForeignState
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Outcome, Report

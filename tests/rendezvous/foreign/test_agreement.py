@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.rendezvous.halls import Values
 
 from phalanx.rendezvous import RendezvousInfo
-from phalanx.rendezvous.agreement import NodeOffer, agree
+from phalanx.rendezvous.foreign.agreement import NodeOffer, agree
 from phalanx.rendezvous.round import Round
 
 PATIENCE_S = 30.0
