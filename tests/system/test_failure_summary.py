@@ -222,6 +222,7 @@ def test_a_rank_that_raised_first_gives_the_exit_code_though_another_exits_first
 
     assert job.wait() == 1
     assert "bad batch 17" in job.summary.partition("Root Cause")[2]
+    assert "cut that short; exit code 1 counts" in job.summary
 
 
 def test_ranks_that_exit_at_the_same_moment_give_their_own_code(launch: Launch, script: Script) -> None:

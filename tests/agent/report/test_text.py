@@ -246,6 +246,20 @@ def test_what_is_known_of_a_death_is_told_a_sentence_a_line() -> None:
     ) in text
 
 
+def test_that_our_signal_cut_the_way_out_of_a_failure_short_is_told_below_the_block() -> None:
+    cut = raised(1, exit_code=-15, own_exit_code=1, signed_at=8.0, stopped_at=9.0)
+    verdict = judge([cut], reason="")
+    text = report(verdict)
+    told = (
+        "had not exited yet after its exception: this launcher's SIGTERM cut that short; exit code 1 counts"
+    )
+    assert f"===\nphalanx: rank 1 {told}\n" in text
+    data = report_data(verdict, name="t.py")["first_failure"]
+    assert (data["exit_code"], data["signal"], data["signal_name"]) == (1, 15, "SIGTERM")
+    for other in ({"stopped_at": None}, {"exit_code": 1}):
+        assert "cut that short" not in report(judge([changed(cut, **other)], reason=""))
+
+
 # Standard error
 
 

@@ -56,6 +56,7 @@ def failure_report(
     if not cause.why_not_started:
         lines.add_plain(_block(verdict, cause, name))
         _tell_stderr(lines, cause)
+        _tell_cut_short(lines, cause)
     if cause.explanation:
         lines.add(f"what is known of the death of rank {cause.rank}:")
         lines.add_all(cause.explanation.split("\n"))
@@ -161,6 +162,16 @@ def _without_last_words(text: str, words: str) -> str:
     if words.lstrip("-").isdecimal():  # a code, which Python does not write
         return text
     return f"\n{text}".removesuffix(f"\n{words}").strip("\n")
+
+
+def _tell_cut_short(lines: _Lines, cause: Failure) -> None:
+    """The block has the signal that ended the process, the last line another code."""
+    if cause.blamed_exit_code != cause.exit_code:
+        name = signal_name(cause) or f"signal {-cause.exit_code}"
+        lines.add(
+            f"rank {cause.rank} had not exited yet after its exception: this launcher's {name} cut that short; "
+            f"exit code {cause.blamed_exit_code} counts"
+        )
 
 
 def _tell_logs(lines: _Lines, cause: Failure, log_dir: str | None) -> None:
