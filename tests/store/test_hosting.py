@@ -138,6 +138,22 @@ def test_a_name_that_nobody_knows_may_be_known_later(port: int) -> None:
     run(story)
 
 
+def test_a_host_waits_for_its_last_client_and_not_for_ever(port: int) -> None:
+    async def story(all_stores: Stores) -> None:
+        host = await all_stores.open("127.0.0.1", port)
+        await host.others_gone(PATIENCE_S)
+        client = await all_stores.open("127.0.0.1", port)
+        assert not client.is_host
+        await host.others_gone(0.05)
+        waiting = asyncio.create_task(host.others_gone(PATIENCE_S))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        await client.close()
+        await waiting
+
+    run(story)
+
+
 def test_the_host_comes_back_as_another_store(port: int) -> None:
     async def story(stores: Stores) -> None:
         first = await stores.open("127.0.0.1", port)

@@ -80,6 +80,36 @@ def test_the_first_of_two_failures_is_the_root_cause(launch: Launch, script: Scr
     assert "second failure" not in root_cause
 
 
+def test_where_only_a_symptom_came_first_an_exception_from_after_the_stop_is_listed(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, signal, time
+        from telling import tell
+
+        if os.environ["RANK"] == "0":
+            while not os.path.exists("go"):
+                time.sleep(0.01)
+            raise ConnectionResetError("peer")
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        tell("ready")
+        signal.sigwait([signal.SIGTERM])
+        raise ValueError("bad batch 17")
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, train)
+    job.told("ready")
+    (job.folder / "go").touch()
+
+    assert job.wait() == 1
+    others, _, root_cause = job.summary.partition("Root Cause")
+    assert "ValueError: bad batch 17 at train.py:11, after it was asked to stop" in others.replace(
+        f"{job.folder}/", ""
+    ).replace(str(train.parent) + "/", "")
+    assert "ConnectionResetError: peer" in root_cause
+
+
 def test_an_error_file_that_somebody_else_has_made_does_not_blame_its_worker(
     launch: Launch, script: Script
 ) -> None:

@@ -43,11 +43,18 @@ def report_of(
     has_failed = any(not one.is_collateral for one in failures)
     return Report(
         outcome=Outcome.FAILED if has_failed else Outcome.STOPPED,
-        evidence=failures_text(failures if has_failed else (), stopped=stopped),
+        evidence=failures_text(failures if has_failed else _late_exceptions(failures), stopped=stopped),
         has_own_reason=has_own_reason,
         step=step,
         checkpoint=checkpoint,
     )
+
+
+def _late_exceptions(failures: Sequence[Failure]) -> list[Failure]:
+    """For the list of failures, if it was a symptom that stopped this node: a line each is enough."""
+    return [
+        changed(one, traceback="", crash="", stderr="", extra="") for one in failures if one.is_late_exception
+    ]
 
 
 def own_failures(failures: Sequence[Failure]) -> list[Failure]:

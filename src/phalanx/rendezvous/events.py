@@ -83,7 +83,9 @@ class RevokeLease(Struct):
 
 
 class CloseSession(Struct):
-    """Revoke the lease and leave the store."""
+    """Revoke the lease and leave the store. ``lingers``: who serves it waits a little for who is connected still."""
+
+    lingers: bool = False
 
 
 class StartWatch(Struct):

@@ -279,15 +279,15 @@ class MemberMachine(Machine[MemberState]):
             return []
         self._leading.hear(event)
         others = self._leading.others()
-        if not others:
-            return self._close()
+        if not others:  # or not yet again: who lost its lease while we were frozen is about to register anew
+            return self._close(lingers=True)
         is_said = self._is_decided or isinstance(event, events.KeyChanged)
         return [] if is_said else [events.Told(serves_on(others, self._draining.ends_at - now))]
 
-    def _close(self) -> list[Any]:
+    def _close(self, *, lingers: bool = False) -> list[Any]:
         self.state = MemberState.CLOSING
         told = [events.Told(END_NOT_TOLD)] if self._part.has_untold_end and not self._is_decided else []
-        return [*told, events.CloseSession()]
+        return [*told, events.CloseSession(lingers)]
 
     def _closed(self, event: events.SessionClosed, now: float) -> None:
         self.state = MemberState.CLOSED

@@ -43,6 +43,7 @@ OPEN_AGAIN_S = 0.5  # between attempts to reach a store that is not there
 UNCLEAR_AGAIN_S = 0.2  # an unanswered request is not repeated faster, however fast it failed
 RENEWALS_PER_TTL = 3
 CLOSE_WITHIN_S = 5.0
+LINGER_S = 5.0  # for an agent that is connected, and has not heard yet that the job is over
 
 
 class Session:
@@ -102,7 +103,7 @@ class Session:
 
     def _close(self, command: CloseSession) -> None:
         self._cancel()
-        self._spawn(self._closing)
+        self._spawn(self._closing, command)
 
     def _start_watch(self, command: StartWatch) -> None:
         self._stop_watch(StopWatch(command.prefix))
@@ -183,10 +184,12 @@ class Session:
             return None
         return store, sent_at
 
-    async def _closing(self) -> None:
+    async def _closing(self, command: CloseSession) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
                 await self._revoke()
+        if command.lingers and self._store is not None:
+            await self._store.others_gone(LINGER_S)
         await self._drop_store()
         self._post(SessionClosed())
 

@@ -65,6 +65,10 @@ class HostStore(MemoryStore):
         self._source_address = None if name in ("0.0.0.0", "::") else name
         await self.serving.start(listeners, tls=tls)
 
+    async def others_gone(self, limit_s: float) -> None:
+        """Wait until nobody else is connected, for so long at most."""
+        await self.serving.others_gone(limit_s)
+
     async def close(self) -> None:
         """As every store does, and stop serving."""
         await super().close()

@@ -223,6 +223,9 @@ class Store(ABC):
         """Whether all of the store is in this process: it is silent only while we are frozen, and then it was, too."""
         return False
 
+    async def others_gone(self, limit_s: float) -> None:  # noqa: B027 # most serve nobody
+        """Who serves the store to others waits until none of them is connected, for so long at most."""
+
     def tell_refusals(self, tell: Callable[[str], None]) -> None:  # noqa: B027 # most have nothing to tell
         """Who serves the store to others says through ``tell`` why it ended a connection, one sentence each."""
 

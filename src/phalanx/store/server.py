@@ -8,6 +8,7 @@ does not read is cut off; it comes back, and its watches go on where they were.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import socket
@@ -29,6 +30,7 @@ from phalanx.store.machine import LEASES_MAX, GrantAsked, TransactionAsked, Watc
 from phalanx.store.memory import MemoryServer
 from phalanx.store.port import Batch, Refused, StoreError
 from phalanx.store.sockets import BACKLOG, keep_alive
+from phalanx.store.watching import RemoteWatch
 from phalanx.store.wire import (
     ANSWER_BYTES_MAX,
     GREETING_BYTES_MAX,
@@ -92,6 +94,7 @@ class StoreServer:
         self._listeners: list[asyncio.Server] = []
         self._connections: set[_Connection] = set()
         self._strangers: dict[_Connection, None] = {}
+        self._gone = asyncio.Event()
         self._encoded: tuple[Batch | None, bytes] = (None, b"")
 
     async def start(self, sockets: Sequence[socket.socket], *, tls: ssl.SSLContext | None = None) -> None:
@@ -107,6 +110,14 @@ class StoreServer:
                     ssl_handshake_timeout=None if tls is None else self.stranger_s,
                 )
             )
+
+    async def others_gone(self, limit_s: float) -> None:
+        """Wait until no authenticated client is connected, for so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._connections - self._strangers.keys():
+                    self._gone.clear()
+                    await self._gone.wait()
 
     async def close(self) -> None:
         """Stop serving: clients see their connections end. Idempotent."""
@@ -149,6 +160,7 @@ class StoreServer:
 
     def closed(self, connection: _Connection) -> None:
         """A connection has ended."""
+        self._gone.set()
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
 
@@ -169,22 +181,6 @@ class StoreServer:
         return self._encoded[1]
 
 
-class _RemoteWatch:
-    """What the machine knows of a watch at the other end."""
-
-    __slots__ = ("_connection", "_number")
-
-    def __init__(self, connection: _Connection, number: int) -> None:
-        self._connection = connection
-        self._number = number
-
-    def notify(self, batch: Batch) -> None:
-        self._connection.send_batch(self._number, batch)
-
-    def end(self, error: StoreError) -> None:
-        self._connection.watch_ended(self._number, error)
-
-
 class _Connection(asyncio.Protocol):
     """One client."""
 
@@ -196,7 +192,7 @@ class _Connection(asyncio.Protocol):
         self._is_authentic = False
         self._requests: deque[bytes] = deque()
         self._is_paused = False
-        self._watches: dict[int, _RemoteWatch] = {}
+        self._watches: dict[int, RemoteWatch] = {}
         self._transport: asyncio.Transport | None = None
         self._peer = "somebody"
         self._patience: asyncio.TimerHandle | None = None
@@ -307,7 +303,7 @@ class _Connection(asyncio.Protocol):
             raise BadBytes("It opened one watch twice.")
         if len(self._watches) >= WATCHES_MAX:
             raise Refused(f"One connection has {WATCHES_MAX} watches at most.")
-        watch = self._watches[number] = _RemoteWatch(self, number)
+        watch = self._watches[number] = RemoteWatch(self, number)
         self._server.memory.perform(WatchAsked(watch, request.prefix, request.from_revision))
 
     def _unwatch(self, request: WatchClosed) -> None:

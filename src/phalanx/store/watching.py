@@ -1,14 +1,15 @@
-"""A watch as a queue of batches: one side hands them in, the other iterates. For stores that live in an event loop."""
+"""A watch as a queue of batches: one side hands them in, the other iterates; or as the number that a client gave it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 from phalanx.store.port import Batch, Compacted, StoreError, Watch
 
-__all__ = ["BatchQueue"]
+__all__ = ["BatchQueue", "RemoteWatch", "WatchSender"]
 
 # A reader that far behind is stuck; it lists anew sooner than it reads all this.
 WAITING_MAX = 100_000
@@ -76,3 +77,31 @@ class BatchQueue(Watch):
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+class WatchSender(Protocol):
+    """A connection to a client that has watches."""
+
+    def send_batch(self, number: int, batch: Batch) -> None:
+        """Send what a watch covers."""
+
+    def watch_ended(self, number: int, error: StoreError) -> None:
+        """Tell the client that a watch gets no more."""
+
+
+class RemoteWatch:
+    """What the machine knows of a watch at the other end of a connection."""
+
+    __slots__ = ("_connection", "_number")
+
+    def __init__(self, connection: WatchSender, number: int) -> None:
+        self._connection = connection
+        self._number = number
+
+    def notify(self, batch: Batch) -> None:
+        """Hand in a batch."""
+        self._connection.send_batch(self._number, batch)
+
+    def end(self, error: StoreError) -> None:
+        """There are no more."""
+        self._connection.watch_ended(self._number, error)

@@ -224,6 +224,53 @@ def test_ranks_that_the_launcher_stopped_are_named_as_such_and_not_as_failures()
     assert "phalanx: stopped because of it: rank 1\n" in report(judge([raised(0), stopped], reason=""))
 
 
+RESET = {
+    "exception": "ConnectionResetError",
+    "message": "ConnectionResetError: peer",
+    "summary": "ConnectionResetError: peer at t.py:7",
+}
+LATE_ONE = raised(2, signed_at=9.5, stopped_at=9.0)
+
+
+def test_where_only_a_symptom_is_known_an_exception_from_after_the_stop_is_listed() -> None:
+    silent = failed(3, exit_code=-15, stopped_at=9.0)
+    verdict = judge([raised(1, **RESET, signed_at=8.0), LATE_ONE, silent], reason="")
+    for told in (verdict, verdict_from(verdict_text(verdict))):
+        text = report(told)
+        assert "rank      : 2 (local_rank: 2)" in text.partition("Root Cause")[0]
+        assert "traceback : ValueError: x at t.py:2, after it was asked to stop\n" in text
+        assert "rank      : 1" in root_cause(text)
+        assert "rank      : 3" not in text
+        assert "stopped because of it: ranks 2, 3\n" in text
+        (other,) = report_data(told, name="t.py")["other_failures"]
+        assert (other["rank"], other["is_after_stop"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        *(
+            raised(2, signed_at=9.5, stopped_at=9.0, exception=one, message=one)
+            for one in (
+                "SystemExit",
+                "KeyboardInterrupt",
+                "asyncio.exceptions.CancelledError",
+                "mine.SignalException",
+            )
+        ),
+        raised(2, **RESET, signed_at=9.5, stopped_at=9.0),
+    ],
+    ids=lambda one: one.exception,
+)
+def test_what_the_stop_itself_raises_is_not_listed(late: Failure) -> None:
+    verdict = judge([raised(1, **RESET, signed_at=8.0), late], reason="")
+    assert "<NO_OTHER_FAILURES>" in report(verdict)
+
+
+def test_where_the_cause_is_known_what_came_after_the_stop_is_not_listed() -> None:
+    assert "<NO_OTHER_FAILURES>" in report(judge([raised(1, signed_at=8.0), LATE_ONE], reason=""))
+
+
 def test_a_tie_is_named_as_one() -> None:
     def last_but_one(*ranks: int) -> str:
         failures = [failed(rank, summary="exit code 1") for rank in ranks]
@@ -427,7 +474,12 @@ def test_any_verdict_as_json_has_the_same_content(verdict: Verdict) -> None:
     assert data["restarts"] == list(verdict.restarts)
     for name in ("failed", "tied", "stopped"):
         assert ranges_of(data[f"{name}_ranks"]) == getattr(verdict, name)
-    own = {one.rank: one for one in verdict.failures if not one.is_collateral or one is verdict.cause}
+    symptom = verdict.cause is not None and verdict.cause.is_secondary
+    own = {
+        one.rank: one
+        for one in verdict.failures
+        if not one.is_collateral or one is verdict.cause or (symptom and one.is_late_exception)
+    }
     told = [*([data["first_failure"]] if verdict.cause else []), *data["other_failures"]]
     assert sorted(own) == sorted(one["rank"] for one in told)
     for plain in told:

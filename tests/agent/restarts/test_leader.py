@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.agent.outcomes import report_of
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import PORT_RETRIES_MAX, RestartPolicy, Standing
 from phalanx.agent.verdict.stored import failures_text, verdict_from
-from phalanx.agent.verdict.verdict import Ending, Failure
+from phalanx.agent.verdict.verdict import Ending, Failure, others_told
+from phalanx.records import changed
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, RoundReports
 from phalanx.rendezvous.stored import Member, Outcome, Phase, Report, RoundRecord
 
@@ -135,6 +137,37 @@ def test_a_failure_of_its_own_beside_a_lost_node_is_charged() -> None:
     )
     assert mixed.restart_count == 1  # type: ignore[union-attr]
     assert "rank 2" in mixed.reason  # type: ignore[union-attr]
+
+
+def test_an_exception_from_after_the_stop_on_another_node_is_shown_and_never_blamed() -> None:
+    late = primary(
+        2, exception="ValueError", signed_at=9.5, stopped_at=9.0, exited_at=9.9, traceback="T" * 999
+    )
+    report = report_of(
+        [late, primary(3, exit_code=-15, stopped_at=9.0, exited_at=9.1)],
+        was_stopped=True,
+        has_own_reason=False,
+    )
+    assert report.outcome is Outcome.STOPPED
+    other = changed(member(1, outcome=Outcome.STOPPED, signed_at=1), report=report)
+
+    decision = ask(member(0, primary(0, RESET), signed_at=5), other, restart_count=3)
+    assert isinstance(decision, EndJob)
+    verdict = verdict_from(decision.text)
+    assert verdict.cause is not None
+    assert verdict.cause.summary == RESET
+    (found,) = others_told(verdict)
+    assert (found.rank, found.summary, found.traceback) == (2, "ValueError: x", "")
+    assert verdict.failed == ((0, 0),)
+
+    unreadable = changed(
+        member(0, outcome=Outcome.FAILED), report=Report(outcome=Outcome.FAILED, evidence="?")
+    )
+    decision = ask(unreadable, other, restart_count=3)
+    assert isinstance(decision, EndJob)
+    verdict = verdict_from(decision.text)
+    assert verdict.cause is not None
+    assert verdict.cause.rank == 0
 
 
 def test_retries_because_of_the_port_are_counted_in_what_the_policy_remembers() -> None:

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from phalanx.agent.report.text import signal_name, time_of
-from phalanx.agent.verdict.verdict import Failure, Verdict, exit_status
+from phalanx.agent.verdict.verdict import Failure, Verdict, exit_status, others_told
 
 __all__ = ["VERSION", "error_data", "report_data"]
 
@@ -20,10 +20,10 @@ VERSION = 1
 def report_data(verdict: Verdict, *, name: str, host: str = "", log_dir: str | None = None) -> dict[str, Any]:
     """All that the report says, as JSON can carry it; ``host`` and ``log_dir`` are this node's.
 
-    ``other_failures`` are in the order of their ranks; what was stopped by the launcher is not among them.
+    ``other_failures`` are in the order of their ranks; what was stopped by the launcher is not among them, but for
+    exceptions that came too late where the first failure is but a symptom.
     """
     cause = verdict.cause
-    others = [one for one in verdict.failures if not one.is_collateral and one is not cause]
     return {
         "version": VERSION,
         "job": name,
@@ -31,7 +31,7 @@ def report_data(verdict: Verdict, *, name: str, host: str = "", log_dir: str | N
         "exit_code": verdict.exit_code,
         "reason": verdict.reason,
         "first_failure": None if cause is None else _failure(cause),
-        "other_failures": [_failure(one) for one in sorted(others, key=lambda one: one.rank)],
+        "other_failures": [_failure(one) for one in sorted(others_told(verdict), key=lambda one: one.rank)],
         "failed_ranks": _ranks(verdict.failed),
         "tied_ranks": _ranks(verdict.tied),
         "stopped_ranks": _ranks(verdict.stopped),
@@ -67,6 +67,7 @@ def _failure(one: Failure) -> dict[str, Any]:
         "cannot_heal": one.cannot_heal,
         "was_started": not one.why_not_started,
         "is_secondary": one.is_secondary,
+        "is_after_stop": one.is_collateral,
         "error_file": one.error_file or None,
         "log_dir": one.log_dir or None,
     }

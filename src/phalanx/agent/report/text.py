@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from signal import Signals
 from typing import TYPE_CHECKING
 
-from phalanx.agent.verdict.verdict import EX_USAGE, Ending, Failure, Verdict, listed, ranges_of
+from phalanx.agent.verdict.verdict import EX_USAGE, Ending, Failure, Verdict, listed, others_told, ranges_of
 from phalanx.errors._block import NOT_AVAILABLE, block, entry
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class _Lines:
 
 
 def _block(verdict: Verdict, cause: Failure, name: str) -> str:
-    own = [one for one in verdict.failures if not one.is_collateral and one is not cause]
+    own = others_told(verdict)
     entries = [_entry(index, one) for index, one in enumerate(own[:OTHERS_MAX], start=1)]
     left_out = _without(verdict.failed, [cause.rank, *(one.rank for one in own[:OTHERS_MAX])])
     if left_out:
@@ -134,6 +134,9 @@ def _entry(index: int, failure: Failure) -> str:
 
 def _explanation(failure: Failure, *, is_cause: bool) -> Iterator[str]:
     line = failure.why_not_started or failure.summary
+    if failure.is_collateral and not is_cause:
+        yield f"{line}, after it was asked to stop"
+        return
     message = failure.message if is_cause or not failure.exception else ""  # others have theirs in the line
     yield (failure.traceback or message or line).rstrip("\n")
     yield failure.crash.strip("\n")

@@ -44,15 +44,18 @@ def leader_policy(restarts: RestartPolicy) -> Policy:
 
 def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJob:
     nodes = [
-        (evidence_from(one.report.evidence), one.signed_at)
+        (evidence_from(one.report.evidence), one.report.outcome, one.signed_at)
         for one in reports.members
         if one.report is not None
     ]
-    everyone: Sequence[Failure] = tuple(failure for node, _ in nodes for failure in node.failures)
-    cause = first_of_nodes((node.failures, signed_at) for node, signed_at in nodes)
+    everyone: Sequence[Failure] = tuple(failure for node, *_ in nodes for failure in node.failures)
+    # What a node tells that was stopped, and has not failed, may be shown, and is never blamed.
+    cause = first_of_nodes(
+        (node.failures, signed_at) for node, outcome, signed_at in nodes if outcome is Outcome.FAILED
+    )
     if cause is None:  # a report that nobody can read is a failure all the same
         cause = _unreadable(reports)
-        everyone = (cause,)
+        everyone = (cause, *everyone)
     standing = _standing(reports.round)
     went = _how_it_went(reports, cause)
     if (cause.is_secondary or cause.is_collateral) and (reason := _other_reason(reports)):
@@ -64,7 +67,7 @@ def _decide(restarts: RestartPolicy, reports: RoundReports) -> NextRound | EndJo
     decision = decide(cause, restarts, standing, reports.round.restart_count, went)
     if isinstance(decision, GiveUp):
         running = [rank for one in reports.members if one.is_running for rank in _ranks_of(one)]
-        verdict = _judged(everyone, [node for node, _ in nodes], cause, decision.reason, running)
+        verdict = _judged(everyone, [node for node, *_ in nodes], cause, decision.reason, running)
         return EndJob(verdict_text(_told(verdict, reports.round)))
     return _next_round(decision)
 

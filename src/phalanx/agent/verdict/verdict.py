@@ -27,8 +27,12 @@ __all__ = [
     "is_tied",
     "judge",
     "listed",
+    "others_told",
     "ranges_of",
 ]
+
+# What a stop signal itself raises in a script, on the way through its handlers.
+_OF_SIGNALS = frozenset({"CancelledError", "KeyboardInterrupt", "SignalException", "SystemExit"})
 
 EX_USAGE = 2
 EX_BUG = 70  # sysexits.h EX_SOFTWARE
@@ -134,6 +138,12 @@ class Failure(Struct, kw_only=True):
     def is_collateral(self) -> bool:
         """The launcher caused this exit: nothing was wrong before the worker was asked to stop."""
         return self.stopped_at is not None and self.first_sign_at >= self.stopped_at
+
+    @property
+    def is_late_exception(self) -> bool:
+        """It recorded an exception of its own after it was asked to stop: no cause, but it may explain a symptom."""
+        kind = self.exception.rpartition(".")[2]
+        return self.is_collateral and kind not in ("", *_OF_SIGNALS) and not self.is_secondary
 
 
 class Verdict(Struct, kw_only=True):
@@ -265,6 +275,17 @@ def judge(
         tied=ranges_of(with_cause) if len(with_cause) > 1 else (),
         stopped=ranges_of({*stopped, *(one.rank for one in everyone)} - own),
     )
+
+
+def others_told(verdict: Verdict) -> list[Failure]:
+    """The failures to tell beside the cause; if that is but a symptom, exceptions that came too late are among them."""
+    cause = verdict.cause
+    has_symptom_only = cause is not None and cause.is_secondary
+    return [
+        one
+        for one in verdict.failures
+        if one is not cause and (not one.is_collateral or (has_symptom_only and one.is_late_exception))
+    ]
 
 
 def is_tied(one: Failure, cause: Failure) -> bool:
