@@ -43,6 +43,35 @@ def test_nobody_outlives_a_killed_launcher(
     job.wait_nobody()
 
 
+@pytest.mark.parametrize("streams", [(), ("-r", "3")], ids=["plain", "redirected"])
+def test_a_killed_launcher_leaves_nothing_in_the_temporary_folder(
+    launch: Launch, script: Script, streams: tuple[str, ...]
+) -> None:
+    job = launch("--standalone", "--nproc-per-node", 2, *streams, script(SLEEPERS["plain"]))
+    job.told("ready", 2)
+    assert list(job.temp.iterdir()) != []
+
+    job.send(signal.SIGKILL)
+
+    assert job.wait() == -signal.SIGKILL
+    job.wait_nobody()
+    assert list(job.temp.iterdir()) == []
+
+
+def test_of_a_killed_launcher_the_logs_stay_if_something_is_in_them(launch: Launch, script: Script) -> None:
+    train = script('from telling import *\nprint("step 1", flush=True)\ntell("ready")\nstay()')
+    job = launch("--standalone", "-r", 3, train)
+    job.told("ready")
+
+    job.send(signal.SIGKILL)
+
+    assert job.wait() == -signal.SIGKILL
+    job.wait_nobody()
+    (root,) = job.temp.iterdir()
+    (log,) = root.rglob("stdout.log")
+    assert log.read_text() == "step 1\n"
+
+
 def test_programs_that_are_not_python_do_not_outlive_a_killed_launcher(launch: Launch) -> None:
     program = (
         'sleep 1000 & setsid sleep 1000 & echo \'{"event": "ready"}\' > $BLACK_BOX_PIPE; exec sleep 1000'

@@ -89,9 +89,11 @@ class Node:
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(self._on_loop_error)
         folder = new_socket_folder()
+        channel_path = os.path.join(folder, "agent.sock")
+        self._keeper.tidy_socket(channel_path)
         if self._is_fenced:  # it may come to serve the store to all nodes
             make_room(self._spec.membership.max_nodes + self._spec.nproc)
-        self._make_parts(os.path.join(folder, "agent.sock"))
+        self._make_parts(channel_path)
         handled = watch_signals(
             self._loop,
             stop=self._spec.stop_signals,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["LogDirError", "make", "new_folder", "temporary_folder"]
+__all__ = ["LogDirError", "make", "new_folder", "remove_if_blank", "temporary_folder"]
 
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz0123456789_"  # of mkdtemp's names
 _NAME_ATTEMPTS = 100
@@ -46,6 +46,21 @@ def new_folder(parent: str, prefix: str) -> str:
         if make(path):
             return path
     raise LogDirError(parent, f"no free name was found for {prefix}*")
+
+
+def remove_if_blank(root: str) -> bool:
+    """Remove a folder and all below it if no file there has a byte; True when it is gone. Raises nothing."""
+    try:
+        for folder, _, names in os.walk(root):
+            if any(os.lstat(os.path.join(folder, name)).st_size for name in names):
+                return False
+        for folder, _, names in os.walk(root, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(folder, name))
+            os.rmdir(folder)
+    except OSError:
+        return False  # someone is using it or it is gone: no reason to end a job badly
+    return True
 
 
 def temporary_folder() -> str:

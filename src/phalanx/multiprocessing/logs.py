@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from phalanx.multiprocessing.folders import LogDirError, make, new_folder, temporary_folder
+from phalanx.multiprocessing.folders import LogDirError, make, new_folder, remove_if_blank, temporary_folder
 from phalanx.multiprocessing.std import Std, to_map
 
 RUN_ID_CHARACTERS = 50  # of a folder's name; with four bytes each still below the 255 that a name may have
@@ -81,6 +81,11 @@ class LogsSpecs(ABC):
     @property
     def run_log_dir(self) -> str | None:
         """The folder of this run alone, where the launcher may leave an account of it; None: there is none."""
+        return None
+
+    @property
+    def temporary_root(self) -> str | None:
+        """The temporary folder that ``discard_if_empty`` would remove; None: there is none."""
         return None
 
     def discard_if_empty(self) -> bool:
@@ -182,24 +187,18 @@ class DefaultLogsSpecs(LogsSpecs):
         """The folder of this run below the root, with its attempts; None before the first of them."""
         return self._run_log_dir
 
+    @property
+    def temporary_root(self) -> str | None:
+        """The root if this object has made it."""
+        return self._own_root
+
     def discard_if_empty(self) -> bool:
         """Remove the temporary folder that this object made, if no file in it has a byte; True when it is gone.
 
         A run that wrote no log and no error file shall not litter. A folder that was given is never touched.
         """
-        root = self._own_root
-        if root is None:
+        if self._own_root is None or not remove_if_blank(self._own_root):
             return False
-        try:
-            for folder, _, names in os.walk(root):
-                if any(os.lstat(os.path.join(folder, name)).st_size for name in names):
-                    return False
-            for folder, _, names in os.walk(root, topdown=False):
-                for name in names:
-                    os.unlink(os.path.join(folder, name))
-                os.rmdir(folder)
-        except OSError:
-            return False  # someone is using it or it is gone: no reason to end a job badly
         self._own_root = self._root_log_dir = self._run_log_dir = None
         return True
 

@@ -444,3 +444,56 @@ def test_a_keeper_can_be_started_and_let_go_by_any_process() -> None:
 
     assert keeper.fileno() == -1
     assert not Path(f"/proc/{keeper.pid}").exists()
+
+
+TIDIES = """
+keeper = Keeper.start("job-" + sys.argv[1])
+import socket
+there = socket.socket(socket.AF_UNIX)
+there.bind(sys.argv[2] + "/sock/agent.sock")
+keeper.tidy_logs(sys.argv[2] + "/older")
+keeper.tidy_logs(sys.argv[2] + "/logs")
+keeper.tidy_socket(sys.argv[2] + "/sock/agent.sock")
+print(keeper.pid, flush=True)
+"""
+
+
+def tidied(nap: str, folder: Path, then: str) -> list[str]:
+    """What is left below the folder when an agent has ended so, and its keeper after it."""
+    for name in ("older", "logs/attempt_0/0", "sock"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    code = IMPORTS + TIDIES + then
+    agent = subprocess.Popen([sys.executable, "-c", code, nap, str(folder)], stdout=subprocess.PIPE)
+    assert agent.stdout is not None
+    keeper = os.pidfd_open(int(agent.stdout.readline()))
+    agent.wait(LIMIT_S)
+    assert has_ended(keeper, LIMIT_S)
+    os.close(keeper)
+    agent.stdout.close()
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*"))
+
+
+KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
+ALL = ["logs", "logs/attempt_0", "logs/attempt_0/0", "older", "sock", "sock/agent.sock"]
+
+
+def test_a_killed_agents_folders_are_removed_by_its_keeper(nap: str, tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "stdout.log").touch()
+    assert tidied(nap, tmp_path, KILLED) == ["older"], "the latest logs count"
+
+
+def test_what_somebody_has_put_into_a_killed_agents_folders_stays(nap: str, tmp_path: Path) -> None:
+    for name in ("logs", "sock"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes").write_text("x")
+    assert tidied(nap, tmp_path, KILLED) == sorted({*ALL, "logs/notes", "sock/notes"} - {"sock/agent.sock"})
+
+
+def test_a_file_in_the_place_of_the_socket_stays(nap: str, tmp_path: Path) -> None:
+    then = f"path = sys.argv[2] + '/sock/agent.sock'; os.unlink(path); open(path, 'w'); {KILLED}"
+    assert "sock/agent.sock" in tidied(nap, tmp_path, then)
+
+
+def test_the_keeper_of_an_agent_that_is_done_removes_nothing(nap: str, tmp_path: Path) -> None:
+    assert tidied(nap, tmp_path, "keeper.done()") == ALL

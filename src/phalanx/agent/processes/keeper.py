@@ -5,7 +5,8 @@ jobs. It sleeps until the agent dies (its pidfd, or the end of the socket) or th
 processes until two scans find none. After the agent's death it exits; after a fence it stays, for an agent that was
 only frozen may start workers anew. It touches only what ``ProcessTree`` counts as the job's.
 
-Agent → keeper, one packet each: an operation and two integers, with a pidfd beside ``WATCH``. Nothing comes back.
+Agent → keeper, one packet each: an operation and two integers, with a pidfd beside ``WATCH`` and a path behind
+``TIDY``. Nothing comes back.
 On the agent's side no method raises when the keeper is gone; ``fileno()`` becomes readable then.
 """
 
@@ -17,12 +18,14 @@ import os
 import select
 import signal
 import socket
+import stat
 import struct
 import time
 from collections.abc import Collection, Iterable
 from enum import IntEnum
 from typing import NoReturn
 
+from phalanx.multiprocessing.folders import remove_if_blank
 from phalanx.multiprocessing.pidfd import has_ended, is_supported, watch_child
 from phalanx.multiprocessing.procfs import now_ticks, start_ticks_of
 from phalanx.multiprocessing.trees import ProcessTree
@@ -30,6 +33,7 @@ from phalanx.multiprocessing.trees import ProcessTree
 __all__ = ["Keeper"]
 
 _PACKET = struct.Struct("=Bqq")
+_PATH_MAX = 4096
 _UNKNOWN = -1
 
 _DEAF_TO = (
@@ -56,6 +60,14 @@ class _Op(IntEnum):
     WATCH = 1
     FENCE = 2
     DONE = 3
+    TIDY = 4
+
+
+class _Kind(IntEnum):
+    """Of a folder that the agent has made."""
+
+    SOCKET = 1
+    LOGS = 2
 
 
 class Keeper:
@@ -109,6 +121,19 @@ class Keeper:
         """
         self._send(_Op.FENCE, _UNKNOWN if deadline is None else int(deadline * 1e9))
 
+    def tidy_socket(self, path: str) -> None:
+        """If the agent dies, remove this socket of its own, and the folder around it."""
+        self._tidy(_Kind.SOCKET, path)
+
+    def tidy_logs(self, folder: str) -> None:
+        """The same for a temporary folder of logs, if nothing was written there. The latest counts."""
+        self._tidy(_Kind.LOGS, folder)
+
+    def _tidy(self, kind: _Kind, path: str) -> None:
+        encoded = os.fsencode(path)
+        if os.path.isabs(path) and len(encoded) <= _PATH_MAX:
+            self._send(_Op.TIDY, kind, path=encoded)
+
     def done(self) -> None:
         """The job has ended and nothing of it is left: let the keeper go, and wait for it. Idempotent."""
         if self._link.fileno() < 0:
@@ -125,8 +150,10 @@ class Keeper:
         """A descriptor that is readable when the keeper is gone; -1 after ``done()``."""
         return self._link.fileno()
 
-    def _send(self, operation: _Op, first: int = 0, second: int = 0, *, pidfd: int | None = None) -> None:
-        packet = _PACKET.pack(operation, first, second)
+    def _send(
+        self, operation: _Op, first: int = 0, second: int = 0, *, pidfd: int | None = None, path: bytes = b""
+    ) -> None:
+        packet = _PACKET.pack(operation, first, second) + path
         # It is gone (then fileno() says so) or frozen (then nobody can help): no reason to disturb the job.
         with contextlib.suppress(OSError):
             socket.send_fds(self._link, [packet], [] if pidfd is None else [pidfd])
@@ -195,6 +222,7 @@ class _KeeperProcess:
         self._link.setblocking(False)
         self._pidfds: dict[int, int] = {}
         self._by_pidfd: dict[int, int] = {}
+        self._folders: dict[int, str] = {}  # by kind
         self._is_over = False
         self._is_done = False
         self._has_fallen = False  # the fence, and no other was set since
@@ -227,6 +255,19 @@ class _KeeperProcess:
         self._read_packets()
         if not self._is_done:
             self._kill_all()
+            if self._tree.is_empty:
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """What the agent would have removed. Nothing else is: whatever somebody has put there stays, and its folder."""
+        if _Kind.LOGS in self._folders:
+            remove_if_blank(self._folders[_Kind.LOGS])
+        if _Kind.SOCKET in self._folders:
+            path = self._folders[_Kind.SOCKET]
+            with contextlib.suppress(OSError):
+                if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
+                    os.unlink(path)
+                os.rmdir(os.path.dirname(path))
 
     def _take(self, ready: Iterable[int]) -> None:
         self._read_packets()
@@ -240,18 +281,18 @@ class _KeeperProcess:
     def _read_packets(self) -> None:
         while not self._is_done:
             try:
-                packet, fds, _, _ = socket.recv_fds(self._link, _PACKET.size, 1)
+                packet, fds, _, _ = socket.recv_fds(self._link, _PACKET.size + _PATH_MAX, 1)
             except BlockingIOError:
                 return
             except OSError:
                 packet, fds = b"", []
-            if len(packet) != _PACKET.size:
+            if len(packet) < _PACKET.size:
                 self._is_over = True
                 return
-            operation, first, second = _PACKET.unpack(packet)
-            self._obey(operation, first, second, fds)
+            operation, first, second = _PACKET.unpack_from(packet)
+            self._obey(operation, first, second, fds, packet[_PACKET.size :])
 
-    def _obey(self, operation: int, first: int, second: int, fds: list[int]) -> None:
+    def _obey(self, operation: int, first: int, second: int, fds: list[int], path: bytes) -> None:
         match operation:
             case _Op.WATCH:
                 self._close_pidfd(first)
@@ -262,6 +303,8 @@ class _KeeperProcess:
                     self._poller.register(fds[0], select.POLLIN)
             case _Op.FENCE:
                 self._set_fence(first)
+            case _Op.TIDY:
+                self._folders[first] = os.fsdecode(path)
             case _Op.DONE:
                 self._is_over = self._is_done = True
 

@@ -127,6 +127,8 @@ class Processes:
                 self._spec, command.round, self._channel_path, keeper=self._keeper, tree=self.tree
             )
             self.workers = workers
+            if root := self._spec.logs.temporary_root:
+                self._keeper.tidy_logs(root)
             self._on_round(command.round)
             self.evidence.begin()
             pids = workers.start()
