@@ -702,7 +702,8 @@ def _wait_until(condition: Callable[[], Any]) -> None:
 
 def _fails_until(function: Callable[[], Any], words: str) -> None:
     """Call until it fails with these words; a connection that is just being closed fails with others before."""
-    for _ in range(10):
+    ends_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < ends_at:
         try:
             function()
         except client_end.NoAgent as failure:
