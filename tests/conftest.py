@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +34,15 @@ _OF_A_WORKER = (
 for _name in [name for name in os.environ if name.startswith(_OURS) or name in _OF_A_WORKER]:
     if _name != "PHALANX_BIN":  # the setting of the system tests
         del os.environ[_name]
+
+# Nor whether it runs under nohup, or in the background of a shell: what is ignored here, launchers would ignore, too.
+for _number, _usual in (
+    (signal.SIGHUP, signal.SIG_DFL),
+    (signal.SIGQUIT, signal.SIG_DFL),
+    (signal.SIGINT, signal.default_int_handler),
+):
+    if signal.getsignal(_number) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(_number, _usual)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
