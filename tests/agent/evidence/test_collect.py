@@ -192,8 +192,25 @@ def test_the_longest_parts_of_the_rest_of_a_file_are_left_out_and_then_all_of_it
     assert extra(mine="m" * EXTRA_MAX) == ""
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (r"'\n   bad batch\nmore'", "ValueError: bad batch at <string>:"),
+        ("''", "ValueError at <string>:"),
+        (r"'http://x:1/y failed\nmore'", "ValueError: http://x:1/y failed at <string>:"),
+        (r"'cannot load:\n  shard 9'", "ValueError: cannot load: shard 9 at <string>:"),
+    ],
+)
+def test_the_summary_has_the_first_words_of_the_exception(tmp_path: Path, argument: str, said: str) -> None:
+    path = recorded(tmp_path / "error.json", f"raise ValueError({argument})")
+    assert failure(Ended(path)).summary.startswith(said)
+
+
 def test_a_worker_that_never_began_has_its_node_and_its_reason() -> None:
+    logs = failure(None, exit_code=1, why_not_started="its logs cannot be opened: No space left on device")
+    assert logs.cannot_heal == "", "a disk has room again some day"
     found = failure(None, exit_code=127, why_not_started="'trian' was not found")
+    assert found.cannot_heal == "a command that cannot be executed"
     assert (found.rank, found.host, found.why_not_started) == (
         2,
         os.uname().nodename,

@@ -103,7 +103,7 @@ class Evidence:
                 pid=0,
                 exit_code=end.exit_code,
                 why_not_started=end.why_not_started,
-                cannot_heal="a command that cannot be executed" if end.why_not_started else "",
+                cannot_heal=what_cannot_heal("", "", end.exit_code, is_silent=True),
             )
         process = workers.failure(end.local_rank)
         began_at = self._began_singly_at.get(end.local_rank, self._began_at)
@@ -273,7 +273,9 @@ def _refused(stderr: str) -> str:
 
 def _sentence(message: str, place: tuple[str, int] | str | None) -> str:
     """``ValueError: bad batch 17 at train.py:9``."""
-    what = one_line(message).removesuffix(": ").removesuffix(":")
+    first, *others = [line.strip() for line in message.splitlines() if line.strip()] or [""]
+    # A text may begin on a line of its own: ValueError("\n  bad batch").
+    what = one_line(f"{first} {others[0]}" if first.endswith(":") and others else first.removesuffix(":"))
     if place is None:
         return what
     return f"{what} at {_place(place if isinstance(place, str) else f'{place[0]}:{place[1]}')}"
