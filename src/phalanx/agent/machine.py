@@ -156,7 +156,7 @@ class AgentMachine(Machine[AgentState]):
         self._leaving.note(event, now)
         self.verdict = self._leaving.stopped()
         self.state = AgentState.ENDED
-        return [Finish(self.verdict)]
+        return [Say(f"{self.verdict.reason} before anything was started"), Finish(self.verdict)]
 
     def _stop_without_workers(self, event: StopAsked, now: float) -> list[Any]:
         commands = [Say(sentences.asked_early(event)), *self._tell(self._leaving.note(event, now), now)]

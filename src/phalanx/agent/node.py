@@ -33,6 +33,7 @@ from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.sentences import one_line
 from phalanx.agent.spec import Ended, Host, JobSpec
 from phalanx.agent.verdict.verdict import Ending, Verdict
+from phalanx.early import remembered
 from phalanx.multiprocessing.descriptors import make_room
 from phalanx.rendezvous.events import (
     CheckpointDone,
@@ -106,6 +107,8 @@ class Node:
         if self._spec.host is not None:
             self._loop.add_reader(self._spec.host.fileno(), self._on_host, self._spec.host)
         try:
+            for number in remembered():
+                self._on_stop_signal(number)
             await self._channel.start()
             self._driver.post(JobBegan())
             verdict = await self._driver.ended

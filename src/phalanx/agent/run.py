@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.spec import Ended, JobSpec
+from phalanx.early import remember_stop_signals
 from phalanx.multiprocessing.descriptors import hold_back, how_to_get_more, make_room
 from phalanx.multiprocessing.trees import become_subreaper
 
@@ -35,8 +36,9 @@ def run_job(spec: JobSpec) -> int:
     """
     for (
         number
-    ) in spec.pass_signals:  # until the driver passes them on: a warning must not end what is about to start
+    ) in spec.pass_signals:  # until the loop passes them on: a warning must not end what is about to start
         signal.signal(number, signal.SIG_IGN)
+    remember_stop_signals(spec.stop_signals)
     become_subreaper()
     host = spec.host
     if lack := _lack_of_descriptors(spec.nproc):

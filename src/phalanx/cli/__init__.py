@@ -36,7 +36,7 @@ def command(argv: Sequence[str] | None = None) -> NoReturn:
     import gc
     import os
 
-    from phalanx.cli.early import end_by_stop_signals
+    from phalanx.early import end_by_stop_signals
 
     end_by_stop_signals()
     gc.disable()  # the imports of a start make no garbage; the agent turns it on again

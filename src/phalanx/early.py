@@ -1,7 +1,9 @@
-"""Stop signals that come before the launcher's loop listens to them: nothing has been started yet, so it ends.
+"""Stop signals that come before the launcher's loop listens to them. Light: it is imported before anything else.
 
-Python would print a traceback for SIGINT, and the kernel's default actions do not exist for the first process of a
-container, which would not hear SIGTERM at all. Empty folders for logs may exist by then, and are removed.
+Until the job is about to start nothing has been started, and such a signal ends the process with one line. Python
+would print a traceback for SIGINT, and the kernel's default actions do not exist for the first process of a container,
+which would not hear SIGTERM at all. From then on it is remembered for the loop: an exception would come anywhere, leave
+folders behind, or be lost in a place that forgives all of them.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Iterable
 
-__all__ = ["end_by_stop_signals"]
+__all__ = ["end_by_stop_signals", "remember_stop_signals", "remembered"]
 
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)  # no worker is there yet that could be warned
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _ACTIONS_OF_PYTHON = (signal.SIG_DFL, signal.default_int_handler)
+
+_taken: list[int] = []
 
 
 def end_by_stop_signals() -> None:
@@ -30,10 +35,29 @@ def end_by_stop_signals() -> None:
             signal.signal(number, _end)
 
 
+def remember_stop_signals(numbers: Iterable[int]) -> None:
+    """From now on these are remembered, and end nothing; one that is ignored stays so."""
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _remember)
+
+
+def remembered() -> tuple[int, ...]:
+    """Those that came, in order, also one whose exception was lost on its way; each is told once."""
+    taken = tuple(_taken)
+    _taken.clear()
+    return taken
+
+
+def _remember(number: int, _frame: object) -> None:
+    _taken.append(number)
+
+
 def _end(number: int, _frame: object) -> None:
     for one in STOPPING:  # the second one does not wait for what the first has to clear away
         if signal.getsignal(one) is _end:
             signal.signal(one, _end_at_once)
+    _taken.append(number)
     line = f"phalanx: stopped by {signal.Signals(number).name} before anything was started\n"
     with contextlib.suppress(OSError):
         os.write(2, line.encode())
