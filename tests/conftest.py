@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A shared, slow machine makes any single example late; the timeout of each test is the bound.
-settings.register_profile("shared-machine", deadline=None)
+settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("shared-machine")
 
 _HERE = Path(__file__).parent
