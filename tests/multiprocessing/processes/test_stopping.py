@@ -190,15 +190,18 @@ from phalanx.multiprocessing import DefaultLogsSpecs, SubprocessContext
 args = {{0: ("-c", "trap '' TERM INT; exec sleep {nap}")}}
 context = SubprocessContext("test", "sh", args, {{0: {{}}}}, DefaultLogsSpecs())
 context.start()
+input()
 print(flush=True)
 context.close(timeout=10_000)
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as host:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", script], **pipes) as host:  # type: ignore[call-overload]
         assert host.stdout is not None
+        assert host.stdin is not None
+        soon(lambda: len(sleepers()) == 1)  # it is deaf by now
+        host.stdin.write(b"\n")
+        host.stdin.flush()
         host.stdout.readline()
-        soon(lambda: len(sleepers()) == 1)
         time.sleep(0.7)
         host.send_signal(signal.SIGINT)
         _, errors = host.communicate(timeout=60)
