@@ -13,7 +13,7 @@ import os
 import signal
 from collections.abc import Iterable
 
-__all__ = ["end_by_stop_signals", "remember_stop_signals", "remembered"]
+__all__ = ["STOPPING", "end_by_stop_signals", "remember_stop_signals", "remembered"]
 
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)  # no worker is there yet that could be warned
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.spec import Ended, JobSpec
-from phalanx.early import remember_stop_signals
+from phalanx.early import STOPPING, remember_stop_signals
 from phalanx.multiprocessing.descriptors import hold_back, how_to_get_more, make_room
 from phalanx.multiprocessing.trees import become_subreaper
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_job"]
 
-STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Whoever told us to stop waits for our end; a pager that somebody has left open would hold it up for ever.
 READER_S = 2.0
 # The keeper, the loop, the channel, the logs, a store that other nodes reach, and a few to import and to read with.

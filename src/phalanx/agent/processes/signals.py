@@ -6,11 +6,12 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 
+from phalanx.early import STOPPING
+
 __all__ = ["watch_signals"]
 
 # Not SIGTERM: who ignores it on our behalf has left no polite way to end the job.
-KEPT_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
-STOPPING = {signal.SIGTERM, *KEPT_IGNORED}
+KEPT_IGNORED = set(STOPPING) - {signal.SIGTERM}
 
 
 def watch_signals(
@@ -37,7 +38,9 @@ def watch_signals(
             calls[number] = _with(on_stop, number)
     for number, call in calls.items():
         loop.add_signal_handler(number, call)
-    for number in STOPPING - calls.keys():  # the user wants none of it: whatever there was until now is over
+    for number in (
+        set(STOPPING) - calls.keys()
+    ):  # the user wants none of it: whatever there was until now is over
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     # asyncio leaves the warning about a full wake-up socket on. In a storm of signals the interpreter then takes a lock

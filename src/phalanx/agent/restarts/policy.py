@@ -167,7 +167,7 @@ def decide(
         return _for_free(f"{what}; its node is excluded", what, charged, passed, went)
     if policy.max_restarts == 0:
         return GiveUp("")  # nobody expects one
-    now = _counted(cause, policy, standing, went)
+    now = _counted(cause, standing, passed, went)
     if reason := _why_not(cause, policy, now, went) or _why_used_up(policy, now):
         return GiveUp(reason)
     delay_s = _delay_s(policy, now, went.jitter)
@@ -249,9 +249,8 @@ def describe(failure: Failure) -> str:
 # Counting
 
 
-def _counted(cause: Failure, policy: RestartPolicy, standing: Standing, went: HowItWent) -> Standing:
-    """The standing with this failure in it, before anything is charged."""
-    passed = not_charged(policy, standing, went)
+def _counted(cause: Failure, standing: Standing, passed: Standing, went: HowItWent) -> Standing:
+    """The standing with this failure in it, before anything is charged; ``passed`` is how it is without the failure."""
     if went.life_s is not None and went.life_s > went.open_s:
         # It was alive when the last restart was charged: workers that die together fail once, not again and again.
         return changed(passed, healthy_s=0, hopeless=passed.hopeless if cause.cannot_heal else 0)
