@@ -8,9 +8,21 @@ no field of another class is inherited but by plain subclassing, and defaults ar
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-__all__ = ["Struct", "changed"]
+__all__ = ["PLAIN_KINDS", "Struct", "changed", "fits"]
+
+# Annotations whose values are written as JSON as they are, and the types that such a value is read back as.
+PLAIN_KINDS: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "int | None": (int, type(None)),
+    "str": (str,),
+    "str | None": (str, type(None)),
+    "bool": (bool,),
+    "float": (int, float),
+    "float | None": (int, float, type(None)),
+}
 
 StructT = TypeVar("StructT", bound="Struct")
 
@@ -105,6 +117,16 @@ def changed(record: StructT, **changes: Any) -> StructT:
     """The same record with other values in some of its fields. Raises ``TypeError`` for a field that it has not."""
     fields = {field: getattr(record, field) for field in record.__struct_fields__}
     return type(record)(**{**fields, **changes})
+
+
+def fits(kind: str, value: object) -> bool:
+    """Whether a value that was read from JSON may stand in a field with this annotation, one of ``PLAIN_KINDS``.
+
+    A truth is no number, and what is not finite (JSON as Python reads it has such numbers) is no time.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return False
+    return isinstance(value, PLAIN_KINDS[kind]) and isinstance(value, bool) == (kind == "bool")
 
 
 def _rebuild(cls: type[Struct], fields: dict[str, Any]) -> Struct:

@@ -10,7 +10,7 @@ import json
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
 
-from phalanx.records import Struct
+from phalanx.records import PLAIN_KINDS, Struct, fits
 
 __all__ = [
     "Answer",
@@ -177,15 +177,6 @@ class Waiting(Struct, kw_only=True):
     text: str
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "str": (str,),
-    "str | None": (str, type(None)),
-    "bool": (bool,),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-}
 _ENUMS: dict[str, type[Enum]] = {"Phase": Phase, "Outcome": Outcome}
 
 
@@ -233,9 +224,8 @@ def _build(kind: type[StructT], read: dict[str, Any]) -> StructT:
 
 
 def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
-    if annotation in _PLAIN:
-        is_bool = isinstance(value, bool)
-        if isinstance(value, _PLAIN[annotation]) and is_bool == (annotation == "bool"):
+    if annotation in PLAIN_KINDS:
+        if fits(annotation, value):
             return value
     elif annotation in _ENUMS:
         try:
@@ -247,7 +237,7 @@ def _field(kind: type[Struct], name: str, annotation: str, value: Any) -> Any:
         names = row_kind.__struct_fields__
         least = len(names) - len(row_kind.__struct_defaults__)
         # Each agent reads all members of a round, which may be a thousand: one look per cell, and no more.
-        kinds = [_PLAIN[row_kind.__annotations__[one]] for one in names]
+        kinds = [PLAIN_KINDS[row_kind.__annotations__[one]] for one in names]
         if all(
             isinstance(row, list)
             and len(row) >= least

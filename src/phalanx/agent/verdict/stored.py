@@ -8,12 +8,11 @@ told whole or not at all.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, first_failure, is_tied, ranges_of
-from phalanx.records import Struct
+from phalanx.records import Struct, fits
 
 __all__ = [
     "EXTRA_MAX",
@@ -190,25 +189,13 @@ def _clipped(text: str, room: int) -> str:
     return f"{text[:half]}{cut}{text[-half:]}" if half > 0 else ""
 
 
-_KINDS: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "int | None": (int, type(None)),
-    "float": (int, float),
-    "float | None": (int, float, type(None)),
-    "str": (str,),
-    "bool": (bool,),
-}
-
-
 def _failure(plain: dict[str, Any]) -> Failure:
     """Raises ``TypeError`` if a field is not of its kind: failures are compared, and printed, far from here."""
     found = {field: plain[field] for field in Failure.__struct_fields__ if field in plain}
     for field, value in found.items():
         kind = Failure.__annotations__[field]
-        if not isinstance(value, _KINDS[kind]) or isinstance(value, bool) != (kind == "bool"):
+        if not fits(kind, value):
             raise TypeError(f"{field} is {str(value)[:60]!r}, not {kind}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise TypeError(f"{field} is {value}")
     return Failure(**found)
 
 
