@@ -7,6 +7,7 @@ checked before anything starts, and fills this in. Nothing below it knows where 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -81,3 +82,23 @@ class RunOptions(Struct, kw_only=True):
     """Where the report goes as JSON; ``error_file`` is for the first failure alone, in torchelastic's format."""
     error_handler: str | None = None
     """``module:name`` of the error handler for workers, or the name of an entry point that has it."""
+    name: str | None = None
+    """What reports call the job; None: the entrypoint."""
+    env: Mapping[str, str] = MappingProxyType({})
+    """What every worker finds in its environment beside what it inherits; what a launcher tells workers is stronger."""
+    python: str | None = None
+    """The interpreter of workers that are Python programs; None: ``PYTHON_EXEC``, else the one that runs this."""
+    omp_threads: int | None = None
+    """``OMP_NUM_THREADS`` of each worker; 0: its share of the CPUs; None: as torchrun has it."""
+    devices: tuple[str, ...] | None = None
+    """The devices of this node that the job may use, by index or UUID; None: those that are visible."""
+    virtual_local_rank: bool = False
+    """Each worker sees one device alone, and its ``LOCAL_RANK`` is 0."""
+    numa_binding: str | None = None
+    """How workers are bound to CPUs: node, socket, exclusive or core-complex."""
+    debug_rank: int | None = None
+    """The rank that has the terminal, and is never too late."""
+    event_log_handler: str = "null"
+    """Where torchelastic's events go: the name of a handler of ``phalanx.events``."""
+    logs_specs: str | None = None
+    """The name of a plug-in that lays out the logs."""
