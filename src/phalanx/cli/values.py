@@ -1,0 +1,315 @@
+"""From each option's text to the fields of ``RunOptions``, one function for each theme.
+
+What can be known to be wrong is said here, before anything is started. A theme takes what was asked and returns the
+fields that it is about; an option that is passed on as it was read needs no theme, only its name in ``_AS_GIVEN``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from phalanx.cli.mistakes import UsageError, warn
+from phalanx.cli.options import OPTIONS, Option
+from phalanx.cli.sources import Asked, Text
+
+__all__ = ["SECRET", "fields_of"]
+
+WARN_BEFORE_S = 30.0
+SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
+_ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
+
+# Options whose value is the field of the same name. The fields that have another name, or more than one option, are
+# made by the themes below.
+_AS_GIVEN = (
+    "duplicate_stderr_filters",
+    "duplicate_stdout_filters",
+    "error_file",
+    "error_handler",
+    "report_file",
+    "local_addr",
+    "local_ranks_filter",
+    "log_dir",
+    "log_line_prefix_template",
+    "log_max_size",
+    "node_rank",
+    "rdzv_backend",
+    "rdzv_conf",
+    "rdzv_endpoint",
+    "redirects",
+    "restart_scope",
+    "role",
+    "standalone",
+    "start_method",
+    "stderr_tail",
+    "stop_all",
+    "tee",
+)
+
+
+class _Read:
+    """The value of each option by its ``dest``, and how messages name the place that it came from."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.script = asked.script
+        self.arguments = asked.arguments
+        self.environ = asked.environ
+        self.given = frozenset(dest for dest, found in asked.texts.items() if found.kind != "default")
+        self.origins = {dest: found.origin for dest, found in asked.texts.items()}
+        self._values = {one.dest: _read(one, asked.texts[one.dest]) for one in OPTIONS}
+
+    def __getitem__(self, dest: str) -> Any:
+        return self._values[dest]
+
+
+def fields_of(asked: Asked) -> dict[str, Any]:
+    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr."""
+    values = _Read(asked)
+    fields: dict[str, Any] = {name: values[name] for name in _AS_GIVEN}
+    for theme in _THEMES:
+        fields.update(theme(values))
+    _check_meeting(fields, values.origins)
+    _check_log_dir(values["log_dir"], values.origins["log_dir"])
+    return fields
+
+
+def _read(option: Option, found: Text) -> Any:
+    if found.text is None:
+        return None
+    if found.kind == "default":
+        return option.read(found.text)
+    try:
+        value = option.read(found.text)
+    except ValueError as reason:
+        raise UsageError(f"{found.origin}: {reason}") from None
+    if option.later is not None and value is not False:
+        raise UsageError(f"{found.origin}: {option.later}")
+    return value
+
+
+def _program(values: _Read) -> dict[str, Any]:
+    """Return what to run; a script must exist, a module or a command is looked up when it is started."""
+    if values.script is None:
+        raise UsageError(
+            "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
+        )
+    if values["module"] and values["no_python"]:
+        raise UsageError("--module and --no-python exclude each other: a module runs in Python")
+    # torchrun's --run-path wins over the other two. It runs a script by path as __main__, as we run every script.
+    module, no_python = (values[dest] and not values["run_path"] for dest in ("module", "no_python"))
+    if not (module or no_python):
+        _check_script(values.script)
+    return {
+        "entrypoint": values.script,
+        "args": values.arguments,
+        "module": module,
+        "no_python": no_python,
+        "nproc": values["nproc_per_node"],
+    }
+
+
+def _check_script(script: str) -> None:
+    if not os.path.exists(script):
+        raise UsageError(
+            f"there is no script {script!r}{_place(script)}; -m runs a module, --no-python any other program"
+        )
+    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        raise UsageError(f"{script!r} is a folder without a __main__.py, so Python cannot run it")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"the script {script!r} cannot be read; check its permissions")
+
+
+def _place(script: str) -> str:
+    if os.path.isabs(script):
+        return ""
+    try:
+        return f" in {os.getcwd()}"
+    except FileNotFoundError:
+        return ", and the current folder has been deleted"
+
+
+def _stopping(values: _Read) -> dict[str, Any]:
+    """Return which signals stop the job, which reach the workers, and which one goes ahead of a stop."""
+    stop_signals, pass_signals = _signals(values)
+    warn_signal, warn_before_s = _warning(values, stop_signals)
+    return {
+        "stop_signals": stop_signals,
+        "pass_signals": pass_signals,
+        "warn_signal": warn_signal,
+        "warn_before_s": warn_before_s,
+        "grace_s": values["shutdown_timeout"],
+        "restart_grace_s": values["restart_timeout"],
+        "resize_grace_s": values["resize_timeout"],
+        "exit_barrier_s": values["exit_barrier_timeout"],
+        "straggler_s": values["straggler_timeout"],
+    }
+
+
+def _signals(values: _Read) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return which signals stop the job and which are passed on to the workers; no signal does both."""
+    stop, passed = values.origins["signals_to_handle"], values.origins["pass_signals"]
+    listed, unknown = values["signals_to_handle"]
+    further, unknown_further = values["pass_signals"] or ((), ())
+    if unknown_further:
+        raise UsageError(f"{passed}: this system has no signal {unknown_further[0]!r}")
+    if unknown and not listed:
+        raise UsageError(
+            f"{stop}: this system has no signal {unknown[0]!r}, and no other one would stop the job"
+        )
+    if unknown:  # torchrun goes on without them, so a job that ran there runs here
+        warn(f"{stop}: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
+    both = [one.name for one in listed if one in further]
+    if both and "signals_to_handle" in values.given:
+        raise UsageError(f"{both[0]} is in {stop} and in {passed}; it cannot do both")
+    if both:
+        warn(
+            f"{passed}: {', '.join(both)} will not stop the job but reach the workers, which is what was asked for"
+        )
+    all_passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
+    return tuple(int(one) for one in listed if one not in all_passed), tuple(map(int, all_passed))
+
+
+def _warning(values: _Read, stop_signals: Collection[int]) -> tuple[int | None, float]:
+    """Return the signal that goes ahead of a stop, and how long ahead; one of both is enough to have it."""
+    number, before_s = values["warn_signal"], values["warn_before"]
+    if number is None and before_s is None:
+        return None, 0.0
+    if number in stop_signals:
+        name = signal.Signals(number).name
+        raise UsageError(
+            f"{values.origins['warn_signal']}: {name} stops the job, so it warns nobody; choose another"
+        )
+    return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
+
+
+def _events(values: _Read) -> dict[str, Any]:
+    if values["event_log_handler"] != "null":
+        name = f"{values.origins['event_log_handler']} {values['event_log_handler']}"
+        warn(f"{name} has no effect: this version records no events yet")
+    return {}
+
+
+def _nodes(values: _Read) -> dict[str, Any]:
+    """Return how many nodes there are, how they know each other, and what is said of rank 0's address."""
+    smallest, largest = values["nnodes"]
+    if smallest > 1 and values["standalone"]:
+        raise UsageError(
+            f"{values.origins['nnodes']}: at least {smallest} nodes are asked for, and with --standalone there is "
+            "one node"
+        )
+    if values["node_rank"] and (largest == 1 or values["standalone"]):
+        warn(
+            f"{values.origins['node_rank']} {values['node_rank']} has no effect: this job has one node, and its "
+            "rank is 0"
+        )
+    master_addr, master_port = _master(values)
+    return {
+        "min_nodes": smallest,
+        "max_nodes": largest,
+        "master_addr": master_addr,
+        "master_port": master_port,
+        "run_id": values["rdzv_id"] or None,
+        "secret": values["secret_file"] or os.fsencode(values.environ.get(SECRET, "")) or None,
+    }
+
+
+def _master(values: _Read) -> tuple[str | None, int | None]:
+    """Return what the user says of rank 0's address; the static backend takes it from its endpoint, too."""
+    address, port = values["master_addr"], values["master_port"]
+    endpoint = values["rdzv_endpoint"]
+    is_one_of_many = values["nnodes"][1] > 1  # their meeting reads the endpoint
+    if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint or is_one_of_many:
+        return address, port
+    from phalanx.launcher.endpoints import read_endpoint
+
+    try:
+        master = read_endpoint(endpoint)
+    except ValueError as reason:
+        raise UsageError(f"{values.origins['rdzv_endpoint']}: {reason}") from None
+    return master.host, master.port or port
+
+
+_ABOUT_RESTARTS = (
+    "restart_window",
+    "restart_refill",
+    "restart_backoff",
+    "give_up_after",
+    "restart_on",
+    "no_restart_on",
+    "restart_scope",
+)
+
+
+def _restarts(values: _Read) -> dict[str, Any]:
+    """Return when a failed job is tried again."""
+    from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX, RestartPolicy
+
+    origins = values.origins
+    most, window_s = values["max_restarts"], values["restart_window"]
+    if window_s is not None and most > WINDOW_RESTARTS_MAX:
+        raise UsageError(
+            f"{origins['restart_window']}: with a window {origins['max_restarts']} can be {WINDOW_RESTARTS_MAX} at "
+            f"most; {most} were asked for"
+        )
+    both = sorted(set(values["restart_on"]) & set(values["no_restart_on"]))
+    if both:
+        raise UsageError(
+            f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
+        )
+    idle = [origins[dest] for dest in _ABOUT_RESTARTS if dest in values.given]
+    if idle and not most:
+        verb = "has" if len(idle) == 1 else "have"
+        warn(f"{', '.join(idle)} {verb} no effect: no restart is allowed; say --max-restarts N")
+    refill_after_s, refill_on_progress = values["restart_refill"]
+    backoff_s, backoff_max_s = values["restart_backoff"]
+    policy = RestartPolicy(
+        max_restarts=most,
+        window_s=window_s,
+        refill_after_s=refill_after_s,
+        refill_on_progress=refill_on_progress,
+        backoff_s=backoff_s,
+        backoff_max_s=backoff_max_s,
+        give_up_after=values["give_up_after"],
+        restart_on=values["restart_on"],
+        no_restart_on=values["no_restart_on"],
+        exclude_on=values["exclude_on"],
+        tries_hopeless_once=True,
+    )
+    return {"restarts": policy, "exclude_for_s": values["exclude_for"]}
+
+
+_THEMES: tuple[Callable[[_Read], dict[str, Any]], ...] = (_program, _stopping, _events, _nodes, _restarts)
+
+
+def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Find what is wrong with the words about other nodes; a plain job on one machine has none."""
+    from phalanx.launcher.meeting import MeetingError, is_alone, meeting_of
+    from phalanx.launcher.options import RunOptions
+
+    options = RunOptions(**fields)
+    if is_alone(options) and not options.rdzv_conf:
+        return
+    try:
+        meeting = meeting_of(options)
+    except MeetingError as reason:
+        raise UsageError(f"{origins[reason.about]}: {reason}") from None
+    if meeting.make_handler is not None and options.restart_scope == "worker":
+        from phalanx.launcher.scope import whole_rounds_only
+
+        raise UsageError(whole_rounds_only(options.rdzv_backend))
+    for about, sentence in meeting.warnings:
+        warn(f"{origins[about]}: {sentence}")
+
+
+def _check_log_dir(log_dir: str | None, origin: str) -> None:
+    """Make the log folder, as torchrun does, so that what is wrong with it is known before workers start."""
+    if log_dir is None or log_dir == os.devnull:
+        return
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{origin}: cannot make the folder {log_dir!r}: {error.strerror}") from None
+    if not os.access(log_dir, os.W_OK | os.X_OK):
+        raise UsageError(f"{origin}: cannot write into the folder {log_dir!r}; check its permissions")
