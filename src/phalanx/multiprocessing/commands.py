@@ -6,17 +6,18 @@ import errno
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from phalanx.errors import boot_file
 from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.descriptors import give_back
 from phalanx.multiprocessing.pidfd import watch_child
-from phalanx.multiprocessing.spawning import SpawnError, refuse_numa_options
+from phalanx.multiprocessing.spawning import SpawnError, born_on
 
 if TYPE_CHECKING:
     from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.numa import NumaOptions
     from phalanx.multiprocessing.pidfd import Child
     from phalanx.multiprocessing.trees import ProcessTree
 
@@ -29,7 +30,8 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # a shell's exit codes
 class SubprocessContext(PContext):
     """Workers that run ``entrypoint`` with their ``args`` (anything, by ``str``) as a command line.
 
-    ``numa_options`` must be None in this version.
+    ``numa_options`` (torch's) binds each to CPUs from its birth, as ``affinity`` does by local rank. Raises
+    ``BindingError`` where this machine has no such binding.
     """
 
     entrypoint: str
@@ -42,13 +44,17 @@ class SubprocessContext(PContext):
         envs: dict[int, dict[str, str]],
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
-        numa_options: None = None,
+        numa_options: NumaOptions | None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
         *,
         tree: ProcessTree | None = None,
+        affinity: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        refuse_numa_options(numa_options)
+        if numa_options is not None:
+            from phalanx.multiprocessing.numa import affinity_of
+
+            affinity = affinity_of(numa_options, envs)
         super().__init__(
             name,
             entrypoint,
@@ -59,6 +65,7 @@ class SubprocessContext(PContext):
             duplicate_stdout_filters,
             duplicate_stderr_filters,
             tree=tree,
+            affinity=affinity,
         )
 
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
@@ -70,14 +77,17 @@ class SubprocessContext(PContext):
         try:
             # No preexec_fn: it would cost a fork of this whole process where vfork does, and could deadlock on a lock
             # that another thread held. What must run in the child is in the boot file.
-            process = subprocess.Popen(
-                command,
-                stdin=None if local_rank == 0 else subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-            )
+            with born_on(self.affinity.get(local_rank), local_rank, self.entrypoint):
+                process = subprocess.Popen(
+                    command,
+                    stdin=None if local_rank == 0 else subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    env=environment,
+                    start_new_session=True,
+                )
+        except SpawnError:
+            raise
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # Popen needs a pipe of its own: no fault of the command

@@ -46,7 +46,8 @@ class PContext(abc.ABC):
     """The workers of one attempt. ``args`` and ``envs`` have one entry per local rank ``0…n-1``.
 
     Workers get the environment of this process overlaid with ``envs``. ``tree``: the process tree to count the workers
-    into; by default one of their own.
+    into; by default one of their own. ``affinity``: the CPUs of each worker from its birth; whoever has none there gets
+    those of the thread that starts it.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class PContext(abc.ABC):
         duplicate_stderr_filters: list[str] | None = None,
         *,
         tree: ProcessTree | None = None,
+        affinity: Mapping[int, Collection[int]] | None = None,
     ) -> None:
         self.name = name
         self.entrypoint = entrypoint
@@ -69,6 +71,7 @@ class PContext(abc.ABC):
         self.nprocs = len(envs)
         _check_ranks(args, self.nprocs, "args")
         _check_ranks(envs, self.nprocs, "envs")
+        self.affinity = dict(affinity or {})
         logs = logs_specs.reify(envs)
         self.stdouts = logs.stdouts
         self.stderrs = logs.stderrs

@@ -13,7 +13,7 @@ import pickle
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +30,14 @@ from phalanx.multiprocessing.pidfd import (
     is_supported,
     watch_child,
 )
-from phalanx.multiprocessing.spawning import SpawnError, refuse_numa_options
+from phalanx.multiprocessing.spawning import SpawnError, born_on
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
     from phalanx.errors import ProcessFailure
     from phalanx.multiprocessing.logs import LogsDest, LogsSpecs
+    from phalanx.multiprocessing.numa import NumaOptions
     from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["MultiprocessContext"]
@@ -52,7 +53,8 @@ class MultiprocessContext(PContext):
     """Workers that call ``entrypoint(*args[local_rank])``; ``wait()`` returns what the calls returned.
 
     ``start_method`` is multiprocessing's. With spawn and forkserver the function, its arguments and its result travel
-    as pickles: functions and classes by their names. ``numa_options`` must be None in this version.
+    as pickles: functions and classes by their names. ``numa_options`` and ``affinity`` are
+    those of ``SubprocessContext``.
     """
 
     entrypoint: Callable[..., Any]
@@ -66,13 +68,17 @@ class MultiprocessContext(PContext):
         start_method: str,
         logs_specs: LogsSpecs,
         log_line_prefixes: Mapping[int, str] | None = None,
-        numa_options: None = None,
+        numa_options: NumaOptions | None = None,
         duplicate_stdout_filters: list[str] | None = None,
         duplicate_stderr_filters: list[str] | None = None,
         *,
         tree: ProcessTree | None = None,
+        affinity: Mapping[int, Collection[int]] | None = None,
     ) -> None:
-        refuse_numa_options(numa_options)
+        if numa_options is not None:
+            from phalanx.multiprocessing.numa import affinity_of
+
+            affinity = affinity_of(numa_options, envs)
         self.start_method = start_method
         self._mp = multiprocessing.get_context(start_method)
         self._results: dict[int, NamelessFile] = {}
@@ -87,10 +93,26 @@ class MultiprocessContext(PContext):
             duplicate_stdout_filters,
             duplicate_stderr_filters,
             tree=tree,
+            affinity=affinity,
         )
 
     def _forks(self) -> bool:
         return self.start_method == "fork"
+
+    def _maker(self, local_rank: int) -> int:
+        """The process whose main thread makes this worker, before ``Process.start`` returns; 0: we do.
+
+        What multiprocessing keeps for the whole program must not get the CPUs of the worker for which it is started.
+        """
+        if local_rank not in self.affinity:
+            return 0
+        from multiprocessing import forkserver, resource_tracker
+
+        resource_tracker.ensure_running()
+        if self.start_method != "forkserver":
+            return 0
+        forkserver.ensure_running()
+        return _fork_server() or 0
 
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
         with self._opening(local_rank, "the file for its result"):
@@ -140,7 +162,12 @@ class MultiprocessContext(PContext):
             target=function_worker.run, args=(order,), name=f"{self.name}-{local_rank}"
         )
         try:
-            process.start()
+            with born_on(
+                self.affinity.get(local_rank), local_rank, order.name, server=self._maker(local_rank)
+            ):
+                process.start()
+        except SpawnError:
+            raise
         except Exception as error:  # pickling calls code of the user's classes
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -262,12 +289,18 @@ def _watch(process: BaseProcess, *, is_our_child: bool) -> Child:
     return _FunctionChild(process, pid, watch)
 
 
+def _fork_server() -> int | None:
+    from multiprocessing import forkserver
+
+    return getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+
+
 def _servants() -> list[int]:
     """The processes that multiprocessing itself keeps for the whole program: no members of any job."""
-    from multiprocessing import forkserver, resource_tracker
+    from multiprocessing import resource_tracker
 
     pids = (
-        getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None),
+        _fork_server(),
         getattr(getattr(resource_tracker, "_resource_tracker", None), "_pid", None),
     )
     return [pid for pid in pids if pid is not None]

@@ -6,12 +6,14 @@ OSError
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Collection, Iterator
 
 from phalanx.multiprocessing.descriptors import how_to_get_more
 
-__all__ = ["SpawnError", "cannot_open", "refuse_numa_options"]
+__all__ = ["SpawnError", "born_on", "cannot_open"]
 
 
 class SpawnError(OSError):
@@ -32,12 +34,27 @@ class SpawnError(OSError):
         self.exit_code = exit_code
 
 
-def refuse_numa_options(numa_options: None) -> None:
-    """Refuse torchelastic's ``numa_options``: ignored, it would let a job run slowly without a word."""
-    if numa_options is not None:
-        raise NotImplementedError(
-            "binding workers to NUMA nodes (numa_options) is not supported by this version"
-        )
+@contextlib.contextmanager
+def born_on(
+    cpus: Collection[int] | None, local_rank: int, command: str, *, server: int = 0
+) -> Iterator[None]:
+    """Let a worker that is made within the block have these CPUs; None: those of whoever makes it.
+
+    ``server`` is the process whose main thread makes it; 0: the calling thread does. Raises ``SpawnError``.
+    """
+    if cpus is None:
+        yield
+        return
+    from phalanx.multiprocessing.numa import on_cpus
+
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(on_cpus(cpus, server=server))
+        except OSError as error:
+            reason = f"its CPUs cannot be used any more ({error.strerror or error})"
+            advice = "they were taken from this job's cgroup, or have gone offline"
+            raise SpawnError(local_rank, command, reason, advice=advice) from error
+        yield
 
 
 def cannot_open(local_rank: int, command: str, what: str, error: OSError, *, workers: int) -> SpawnError:

@@ -10,6 +10,7 @@ from phalanx.multiprocessing.commands import SubprocessContext
 if TYPE_CHECKING:
     from phalanx.multiprocessing.context import PContext
     from phalanx.multiprocessing.logs import LogsSpecs
+    from phalanx.multiprocessing.numa import NumaOptions
     from phalanx.multiprocessing.trees import ProcessTree
 
 __all__ = ["start_processes"]
@@ -23,7 +24,7 @@ def start_processes(
     logs_specs: LogsSpecs,
     log_line_prefixes: dict[int, str] | None = None,
     start_method: str = "spawn",
-    numa_options: None = None,
+    numa_options: NumaOptions | None = None,
     duplicate_stdout_filters: list[str] | None = None,
     duplicate_stderr_filters: list[str] | None = None,
     *,
@@ -33,13 +34,10 @@ def start_processes(
 
     The caller owns the context and ends it with ``close()``, or has ``wait()`` do so. ``start_method`` (spawn, fork,
     forkserver) is for functions. Raises ``SpawnError``, with no worker left, and ``RuntimeError`` when ``args`` and
-    ``envs`` do not cover the same local ranks ``0…n-1``. Semantics of torchelastic 2.13; binding to NUMA nodes is not
-    supported by this version.
+    ``envs`` do not cover the same local ranks ``0…n-1``. ``numa_options`` is torch's ``NumaOptions``, or anything like
+    it: workers are bound to CPUs from their birth; ``BindingError`` says why that is not possible here. Semantics of
+    torchelastic 2.13.
     """
-    if numa_options is not None:
-        raise NotImplementedError(
-            "numa_options: binding workers to NUMA nodes is not supported by this version"
-        )
     context: PContext
     if isinstance(entrypoint, str):
         context = SubprocessContext(
