@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.agent.events import Finish
 from phalanx.agent.group import DeadlinePassed
@@ -18,7 +18,17 @@ from phalanx.agent.machine import AgentMachine
 from phalanx.agent.report.flight import FlightRecord
 from phalanx.agent.verdict.verdict import EX_BUG, Ending, Verdict
 
-__all__ = ["Driver"]
+__all__ = ["Driver", "Observer"]
+
+
+class Observer(Protocol):
+    """Who looks on. It never raises, and never blocks."""
+
+    def saw(self, event: object, commands: list[Any], now: float) -> None:
+        """A step was taken; its commands are about to be performed."""
+
+    def ended(self, verdict: Verdict) -> None:
+        """A bug of ours ended the driving."""
 
 
 class Driver:
@@ -35,6 +45,7 @@ class Driver:
         *,
         on_bug: Callable[[], None] = lambda: None,
         look_first: Callable[[], list[object]] = list,
+        observer: Observer | None = None,
     ) -> None:
         self.machine = machine
         self.flight = FlightRecord()
@@ -43,6 +54,7 @@ class Driver:
         self.ended: asyncio.Future[Verdict] = self._loop.create_future()
         self._on_bug = on_bug
         self._look_first = look_first
+        self._observer = observer
         self._inbox: deque[object] = deque()
         self._is_stepping = False
         self._timer: asyncio.TimerHandle | None = None
@@ -78,8 +90,11 @@ class Driver:
         self.stop_timer()
         self.flight.add(self._loop.time(), "BUG", event, [repr(error)])
         self._on_bug()
+        verdict = Verdict(ending=Ending.FAILED, exit_code=EX_BUG)
+        if self._observer is not None:
+            self._observer.ended(verdict)
         if not self.ended.done():
-            self.ended.set_result(Verdict(ending=Ending.FAILED, exit_code=EX_BUG))
+            self.ended.set_result(verdict)
 
     def stop_timer(self) -> None:
         """Nothing is to happen by time any more."""
@@ -92,6 +107,8 @@ class Driver:
         try:
             commands = self.machine.step(event, now)
             self.flight.add(now, self.machine.state.name, event, commands)
+            if self._observer is not None:
+                self._observer.saw(event, commands, now)
             for command in commands:
                 self._perform[type(command)](command)
         except Exception as error:  # noqa: BLE001 # the border between our bugs and the user's job

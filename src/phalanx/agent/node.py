@@ -53,6 +53,7 @@ from phalanx.rendezvous.session import Session
 from phalanx.store.values import SharedValues
 
 if TYPE_CHECKING:
+    from phalanx.agent.observer import JobObserver
     from phalanx.rendezvous.foreign.session import ForeignSession
 
 __all__ = ["Node"]
@@ -99,7 +100,7 @@ class Node:
             self._loop,
             stop=self._spec.stop_signals,
             pass_on=self._spec.pass_signals,
-            on_stop=self._on_stop_signal,
+            on_stop=self._on_own_signal,
             on_pass=lambda number: self._driver.post(SignalPassed(number)),
             on_child=self._processes.tree.reap_adopted,  # workers and the keeper are left to their owners
         )
@@ -132,6 +133,7 @@ class Node:
 
     def _make_parts(self, channel_path: str) -> None:
         spec = self._spec
+        self._observer = self._make_observer()
         membership: Membership
         if spec.make_handler is None:
             membership = MemberMachine(spec.membership, leader_policy(spec.restarts))
@@ -154,6 +156,7 @@ class Node:
             ),
             on_bug=self._unwatch,
             look_first=self._look_at_the_clocks,
+            observer=self._observer,
         )
         self._session = self._make_session()
         self._channel = ChannelServer(
@@ -193,6 +196,14 @@ class Node:
         from phalanx.rendezvous.foreign.session import ForeignSession
 
         return ForeignSession(spec.make_handler, post, settings=spec.membership, on_bug=on_bug)
+
+    def _make_observer(self) -> JobObserver | None:
+        spec = self._spec
+        if spec.observe is None:
+            return None
+        from phalanx.agent.observer import JobObserver, observing_of
+
+        return JobObserver(observing_of(spec), spec.observe, self._console.say)
 
     async def _close(self) -> bool:
         """End what a bug has left running, and let the console catch up; False when somebody was in a hurry."""
@@ -257,6 +268,11 @@ class Node:
             if not self._is_told_to_stop:  # a host that has asked, and ends before we do, is in no hurry
                 self._on_stop_signal(signal.SIGTERM)
 
+    def _on_own_signal(self, number: int) -> None:
+        """With ``debug_rank`` Ctrl-C is for the debugger at the terminal; other signals, and a host, stop the job."""
+        if number != signal.SIGINT or not self._processes.interrupt_debugged():
+            self._on_stop_signal(number)
+
     def _on_stop_signal(self, number: int) -> None:
         self._is_told_to_stop = True
         if self._driver.ended.done():
@@ -272,6 +288,8 @@ class Node:
             self._driver.post(WorkerTold(CheckpointDone(message.step)))
         elif isinstance(message, ProgressMade):
             self._processes.progress.made(message.step)
+            if self._observer is not None:
+                self._observer.progressed(message.step)
         elif isinstance(message, ExcludeAsked):
             reason = one_line(message.reason) or "it gave no reason"
             self._driver.post(WorkerTold(NodeExcluded(f"{reason} (said by local rank {local_rank})")))
@@ -301,6 +319,8 @@ class Node:
     def _unwatch(self) -> None:
         self._processes.unwatch()
         self._driver.stop_timer()
+        if self._observer is not None:
+            self._observer.close()
         if self._alarm is not None:
             self._loop.remove_reader(self._alarm)
 

@@ -16,6 +16,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.agent.verdict.verdict import Verdict
+    from phalanx.events.job import Happening
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store
@@ -85,6 +86,11 @@ class JobSpec(Struct, kw_only=True):
     """Say where the logs are when the workers start: they were asked for, and their folder was not."""
     host: Host | None = None
     """Whose agent this is; None: its own, as a command is."""
+    debug_rank: int | None = None
+    """The rank that has the launcher's terminal, and gets its Ctrl-C."""
+    observe: Callable[[Happening], object] | None = None
+    """Called on the agent's loop with each ``phalanx.events.job.Happening``; must not block. If it raises, it is not
+    called again, and the job goes on."""
     error_file: str | None = None
     """Where the launcher leaves the first failure of the job, in torchelastic's format."""
     report_file: str | None = None

@@ -1,0 +1,1 @@
+"""What happens to a job, and torchelastic's events of it."""
