@@ -19,7 +19,6 @@ import pytest
 
 from phalanx.multiprocessing import (
     DefaultLogsSpecs,
-    MultiprocessContext,
     SpawnError,
     Std,
     functions,
@@ -353,19 +352,6 @@ if __name__ == "__main__":
         soon(lambda: len(sleepers()) == 1)
         launcher.kill()
     soon(lambda: sleepers() == [])
-
-
-def test_binding_to_numa_nodes_is_refused_and_not_ignored() -> None:
-    with pytest.raises(NotImplementedError, match="NUMA"):
-        MultiprocessContext(
-            "test",
-            os.getpid,
-            {0: ()},
-            {0: {}},
-            "spawn",
-            DefaultLogsSpecs(),
-            numa_options=object(),  # type: ignore[arg-type]
-        )
 
 
 def test_an_unknown_start_method_is_a_value_error() -> None:
