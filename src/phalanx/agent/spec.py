@@ -6,7 +6,8 @@ launcher hands in, so that the names of environment variables stay in one module
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from phalanx.agent.graces import Graces
@@ -70,6 +71,8 @@ class JobSpec(Struct, kw_only=True):
     """Marks every process of the job on this node (``PHALANX_JOB``)."""
     master_port_range: range | None = None
     start_method: str = "spawn"
+    affinity: Mapping[int, frozenset[int]] = MappingProxyType({})
+    """Local rank → the CPUs that the worker is born with; whoever is not there has ours."""
     restarts: RestartPolicy = RestartPolicy()
     restart_scope: Literal["group", "worker"] = "group"
     """What is started again when a worker has failed: the workers of all nodes, or that one alone."""

@@ -96,6 +96,8 @@ class RunOptions(Struct, kw_only=True):
     """Each worker sees one device alone, and its ``LOCAL_RANK`` is 0."""
     numa_binding: str | None = None
     """How workers are bound to CPUs: node, socket, exclusive or core-complex."""
+    numa_may_fail: bool = False
+    """Where there is no such binding, workers start without one, and a line says why; else that is a mistake."""
     debug_rank: int | None = None
     """The rank that has the terminal, and is never too late."""
     event_log_handler: str = "null"

@@ -97,7 +97,9 @@ def _visible(listed: str, gpus: list[tuple[str, str]]) -> Iterator[str]:
             continue
         # MIG-GPU-<uuid>/1/0 is a part of that GPU. A beginning of a UUID is enough if it is one GPU's alone.
         whole = name.removeprefix("MIG-").partition("/")[0]
-        matching = [bus for bus, uuid in gpus if whole.startswith("GPU-") and uuid.startswith(whole)]
+        matching = [
+            bus for bus, uuid in gpus if whole.startswith("GPU-") and uuid.lower().startswith(whole.lower())
+        ]
         if len(matching) != 1:
             return
         yield matching[0]
