@@ -1,0 +1,60 @@
+"""The countdowns that run, by worker and scope. Pure: time is told, and what has expired is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any, Generic, TypeVar
+
+from phalanx.timer.requests import TimerRequest
+
+__all__ = ["TimerBook"]
+
+RequestT = TypeVar("RequestT", bound=TimerRequest)
+
+
+class TimerBook(Generic[RequestT]):
+    """Who has which countdown. A second one of the same worker and scope takes the place of the first.
+
+    >>> book = TimerBook()
+    >>> book.enter([TimerRequest(7, "forward", 20.0), TimerRequest(7, "step", 10.0)])
+    >>> book.next_expiration, book.expired(15.0)
+    (10.0, {7: [TimerRequest(7, 'step', 10.0)]})
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[Any, str], RequestT] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def workers(self) -> set[Any]:
+        """Those that have a countdown."""
+        return {worker for worker, _ in self._running}
+
+    @property
+    def next_expiration(self) -> float | None:
+        """When the first of them expires; None when none runs."""
+        return min((one.expiration_time for one in self._running.values()), default=None)
+
+    def enter(self, requests: Iterable[RequestT]) -> None:
+        """Take requests in their order: begin countdowns, and end those with a negative time."""
+        for one in requests:
+            key = (one.worker_id, one.scope_id)
+            if one.expiration_time < 0:
+                self._running.pop(key, None)
+            else:
+                self._running[key] = one
+
+    def forget(self, workers: Collection[Any]) -> None:
+        """Drop all countdowns of these workers."""
+        for key in [key for key in self._running if key[0] in workers]:
+            del self._running[key]
+
+    def expired(self, now: float) -> dict[Any, list[RequestT]]:
+        """By worker, the countdowns that are over at ``now``, the first to expire first. They stay in the book."""
+        found: dict[Any, list[RequestT]] = {}
+        for one in sorted(self._running.values(), key=lambda one: one.expiration_time):
+            if one.expiration_time <= now:
+                found.setdefault(one.worker_id, []).append(one)
+        return found

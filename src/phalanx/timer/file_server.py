@@ -1,0 +1,246 @@
+"""The server at the other end of the FIFO: a thread that sleeps until a request comes or a countdown ends."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Callable
+
+from phalanx.timer import debug_info
+from phalanx.timer.book import TimerBook
+from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest, read_line
+
+__all__ = ["FileTimerServer"]
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 65536  # a pipe's usual size: all of it in one call
+COMPLAINTS_MAX = 20  # nonsense in a loop must not fill the log
+
+LogEvent = Callable[[str, FileTimerRequest | None], None]
+
+
+class FileTimerServer:
+    """Watches the countdowns of workers on this machine, and sends those that are too slow their signal.
+
+    ``file_path``: the FIFO, which the server makes (mode 0600) and removes; a FIFO that is left there is replaced, any
+    other file is refused with ``FileExistsError``. ``run_id``: of the job, for what is logged. ``max_interval``: after
+    how many seconds the server wakes at the latest. ``daemon``: whether a program may end while the thread runs.
+    ``log_event(name, request)`` is called for what the server does; its errors are logged. Clients of torchelastic 2.13
+    can use it. A line that is no request is dropped, and nothing it says can harm this process or pid 1.
+
+    >>> import tempfile
+    >>> server = FileTimerServer(os.path.join(tempfile.mkdtemp(), "watchdog"), run_id="job")
+    >>> server.start()
+    >>> server.stop()
+    """
+
+    def __init__(
+        self,
+        file_path: str,
+        run_id: str,
+        max_interval: float = 10,
+        daemon: bool = True,
+        log_event: LogEvent | None = None,
+    ) -> None:
+        self._file_path = file_path
+        self._run_id = run_id
+        self._max_interval = max_interval
+        self._daemon = daemon
+        self._log_event = log_event
+        self._book: TimerBook[FileTimerRequest] = TimerBook()
+        self._last_progress_time = int(time.time())
+        self._rest = b""  # of a line that is not complete yet
+        self._complaints = 0
+        self._fd = self._wake = -1
+        self._is_stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    # Its life
+
+    def start(self) -> None:
+        """Make the FIFO and start the thread. Raises ``FileExistsError`` and other ``OSError``."""
+        if self._thread is not None:
+            raise RuntimeError("the timer server runs already")
+        self._open()
+        self._is_stopping.clear()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._watchdog_loop, name="timer-server", daemon=self._daemon)
+        self._thread.start()
+        self._tell("watchdog started", None)
+
+    def stop(self) -> None:
+        """Stop the thread, wait for it, and remove the FIFO. Without effect when the server does not run."""
+        if self._thread is None:
+            self._close()  # run_once has opened it
+            return
+        self._is_stopping.set()
+        os.eventfd_write(self._wake, 1)
+        self._thread.join()
+        self._thread = None
+        os.close(self._wake)
+        self._wake = -1
+        self._close()
+        self._tell("watchdog stopped", None)
+
+    def run_once(self) -> None:
+        """Take the requests that are there and end who is too slow, in the caller's thread, without waiting.
+
+        For a program that has a loop of its own, instead of ``start``; the first call makes the FIFO.
+        """
+        if self._fd < 0:
+            self._open()
+        self._take_requests(0.0)
+        self._end_expired()
+
+    # Its parts, as torchelastic names them
+
+    @staticmethod
+    def is_process_running(pid: int) -> bool:
+        """Whether there is a process with this number.
+
+        >>> FileTimerServer.is_process_running(os.getpid())
+        True
+        """
+        try:
+            os.kill(pid, 0)
+        except OSError as error:
+            return error.errno == errno.EPERM
+        return True
+
+    def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
+        """Begin and end countdowns; every request of a worker is a sign of its progress."""
+        if timer_requests:
+            self._last_progress_time = int(time.time())
+        self._book.enter(timer_requests)
+
+    def clear_timers(self, worker_pids: set[int]) -> None:
+        """Drop all countdowns of these workers."""
+        self._book.forget(worker_pids)
+
+    def get_expired_timers(self, deadline: float) -> dict[int, list[FileTimerRequest]]:
+        """Return the countdowns that end at ``deadline`` (seconds since the epoch) or before, by pid."""
+        return self._book.expired(deadline)
+
+    def get_last_progress_time(self) -> int:
+        """Return when a worker has last begun or ended a countdown; now, while none runs. Seconds since the epoch."""
+        return self._last_progress_time if len(self._book) else int(time.time())
+
+    # The thread
+
+    def _watchdog_loop(self) -> None:
+        while not self._is_stopping.is_set():
+            try:
+                self._take_requests(self._patience_s())
+                self._end_expired()
+            except Exception:
+                logger.exception("job %s: the timer server goes on after an error", self._run_id)
+                self._is_stopping.wait(1.0)  # not in a circle
+
+    def _patience_s(self) -> float:
+        next_at = self._book.next_expiration
+        if next_at is None:
+            return self._max_interval
+        return min(self._max_interval, max(0.0, next_at - time.time()))
+
+    def _take_requests(self, patience_s: float) -> None:
+        watched = [fd for fd in (self._fd, self._wake) if fd >= 0]
+        ready, _, _ = select.select(watched, (), (), patience_s)
+        if self._fd not in ready:
+            return
+        try:
+            self._rest += os.read(self._fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        if len(self._rest) > LINE_BYTES_MAX:
+            self._complain("a line without an end")
+            self._rest = b""
+        self.register_timers([one for line in lines if line and (one := self._read(line)) is not None])
+
+    def _read(self, line: bytes) -> FileTimerRequest | None:
+        try:
+            request = read_line(line)
+        except ValueError as reason:
+            self._complain(str(reason))
+            return None
+        if request.worker_pid == os.getpid():
+            self._complain("it would end the server's own process")
+            return None
+        return request
+
+    def _complain(self, reason: str) -> None:
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_MAX:
+            logger.warning("job %s: a timer request is ignored: %s", self._run_id, reason[:200])
+
+    def _end_expired(self) -> None:
+        expired = self.get_expired_timers(time.time())
+        debug_info.log_debug_info_for_expired_timers(
+            self._run_id, {pid: [one.to_json() for one in timers] for pid, timers in expired.items()}
+        )
+        for pid, timers in expired.items():
+            # One that says no signal ends nobody; another one of the same worker may.
+            first = next((one for one in timers if one.signal > 0), timers[0])
+            self._tell("timer expired", first)
+            scopes = ", ".join(one.scope_id for one in timers)
+            if self._reap_worker(pid, first.signal):
+                logger.warning(
+                    "job %s: process %s is too slow in %s and was sent signal %s",
+                    self._run_id,
+                    pid,
+                    scopes,
+                    first.signal,
+                )
+                self._tell("kill worker process", first)
+        self.clear_timers(
+            set(expired) | {pid for pid in self._book.workers if not self.is_process_running(pid)}
+        )
+
+    def _reap_worker(self, worker_pid: int, signal: int) -> bool:
+        """Send the worker its signal. Return whether it was sent."""
+        if signal <= 0:
+            return False
+        try:
+            os.kill(worker_pid, signal)
+        except OSError as error:
+            logger.info("job %s: process %s: %s", self._run_id, worker_pid, error.strerror)
+            return False
+        return True
+
+    def _tell(self, name: str, request: FileTimerRequest | None) -> None:
+        if self._log_event is None:
+            return
+        try:
+            self._log_event(name, request)
+        except Exception:
+            logger.exception("job %s: log_event failed", self._run_id)
+
+    # The FIFO
+
+    def _open(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISFIFO(os.lstat(self._file_path).st_mode):
+                raise FileExistsError(errno.EEXIST, "a file that is no FIFO is there", self._file_path)
+            os.unlink(self._file_path)
+        os.mkfifo(self._file_path, 0o600)
+        # Open for writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
+        self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _close(self) -> None:
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        with contextlib.suppress(OSError):
+            os.unlink(self._file_path)
+
+    def __repr__(self) -> str:
+        return f"<FileTimerServer of job {self._run_id} at {json.dumps(self._file_path)}>"

@@ -1,0 +1,320 @@
+"""Real workers, a real FIFO, and torchelastic's own client and server at either end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.timer import FileTimerClient, FileTimerServer, configure, expires
+from phalanx.timer.requests import FileTimerRequest
+
+OURS = "phalanx.timer"
+TORCHS = "torch.distributed.elastic.timer"
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> str:
+    return str(tmp_path / "watchdog")
+
+
+@pytest.fixture
+def server(fifo: str) -> Iterator[FileTimerServer]:
+    one = FileTimerServer(fifo, "job", max_interval=60)
+    one.start()
+    yield one
+    one.stop()
+    assert not os.path.exists(fifo)
+
+
+def worker(fifo: str, body: str, *, package: str = OURS) -> subprocess.Popen[str]:
+    """A process that runs `body`, with `timer` and a configured client."""
+    program = (
+        f"import sys, time, threading, os, importlib\ntimer = importlib.import_module({package!r})\n"
+        f"timer.configure(timer.FileTimerClient({fifo!r}))\n{body}\nprint('end', flush=True)"
+    )
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+
+def ended(process: subprocess.Popen[str]) -> int:
+    try:
+        process.communicate(timeout=120)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode
+
+
+@pytest.mark.parametrize("package", [OURS, pytest.param(TORCHS, marks=pytest.mark.torch)])
+@pytest.mark.compat("name torch.distributed.elastic.timer.file_based_local_timer.FileTimerServer", "same")
+def test_a_worker_that_is_too_slow_is_killed(fifo: str, server: FileTimerServer, package: str) -> None:
+    body = "with timer.expires(after=0.2, scope='forward'): time.sleep(100)"
+    assert ended(worker(fifo, body, package=package)) == -signal.SIGKILL
+
+
+@pytest.mark.torch
+@pytest.mark.compat("name torch.distributed.elastic.timer.file_based_local_timer.FileTimerClient", "same")
+def test_torchs_server_kills_a_worker_of_ours(fifo: str) -> None:
+    program = (
+        "import sys, threading, importlib\n"
+        f"from {TORCHS} import FileTimerServer\n"
+        f"server = FileTimerServer({fifo!r}, run_id='job', max_interval=0.1)\nserver.start()\n"
+        "print('ready', flush=True)\nsys.stdin.read()"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        body = "with timer.expires(after=100): pass\nwith timer.expires(after=0.2): time.sleep(100)"
+        assert ended(worker(fifo, body)) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_blocks_that_are_left_in_time_hurt_nobody(fifo: str, server: FileTimerServer) -> None:
+    body = """
+def loop():
+    for number in range(200):
+        with timer.expires(after=100, scope='step'):
+            with timer.expires(after=100, scope='step'):
+                pass
+threads = [threading.Thread(target=loop) for _ in range(4)]
+for one in threads: one.start()
+for one in threads: one.join()
+try:
+    with timer.expires(after=100):
+        raise KeyError('of the block')
+except KeyError:
+    pass
+"""
+    assert ended(worker(fifo, body)) == 0
+    deadline = time.time() + 1000
+    assert not server.get_expired_timers(deadline)
+
+
+def test_the_outer_countdown_goes_on_when_an_inner_one_of_the_same_name_ends(
+    fifo: str, server: FileTimerServer
+) -> None:
+    body = """
+with timer.expires(after=0.5, scope='step'):
+    with timer.expires(after=100, scope='step'):
+        pass
+    time.sleep(100)
+"""
+    assert ended(worker(fifo, body)) == -signal.SIGKILL
+
+
+def test_a_forked_child_is_watched_by_its_own_number(fifo: str, server: FileTimerServer) -> None:
+    body = """
+pid = os.fork()
+if pid == 0:
+    with timer.expires(after=0.2):
+        time.sleep(100)
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == -9
+"""
+    assert ended(worker(fifo, body)) == 0
+
+
+def test_the_signal_is_the_clients_choice(fifo: str, server: FileTimerServer) -> None:
+    body = f"with timer.expires(after=0.2, client=timer.FileTimerClient({fifo!r}, 15)): time.sleep(100)"
+    assert ended(worker(fifo, body)) == -signal.SIGTERM
+
+
+def test_what_the_server_does_is_told(fifo: str) -> None:
+    told: list[tuple[str, FileTimerRequest | None]] = []
+    server = FileTimerServer(fifo, "job", log_event=lambda name, request: told.append((name, request)))
+    server.start()
+    try:
+        assert (
+            ended(worker(fifo, "with timer.expires(after=0.1, scope='s'): time.sleep(99)")) == -signal.SIGKILL
+        )
+    finally:
+        server.stop()
+    assert [name for name, _ in told] == [
+        "watchdog started",
+        "timer expired",
+        "kill worker process",
+        "watchdog stopped",
+    ]
+    assert told[1][1] is not None
+    assert told[1][1].scope_id == "s"
+
+
+def test_an_observer_that_raises_stops_nothing(fifo: str) -> None:
+    def fail(name: str, request: Any) -> None:
+        raise RuntimeError(name)
+
+    server = FileTimerServer(fifo, "job", log_event=fail)
+    server.start()
+    try:
+        assert ended(worker(fifo, "with timer.expires(after=0.1): time.sleep(99)")) == -signal.SIGKILL
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"no json\n",
+        b"\xff" * 5000,
+        b"\n\n\n",
+        b'{"version": 1, "pid": 1, "scope_id": "s", "expiration_time": 0, "signal": 9}\n',
+        b'{"version": 1, "pid": %d, "scope_id": "s", "expiration_time": 0, "signal": 9}\n' % os.getpid(),
+        b'{"version": 1, "pid": 4194303, "scope_id": "s", "expiration_time": 0, "signal": 9}\n',
+        b'{"version": 1, "pid": 7, "scope',
+    ],
+)
+def test_nonsense_on_the_fifo_harms_nobody(fifo: str, server: FileTimerServer, nonsense: bytes) -> None:
+    with open(fifo, "wb", buffering=0) as pipe:
+        pipe.writelines(nonsense for _ in range(100))
+        pipe.write(b"\n")
+    assert ended(worker(fifo, "with timer.expires(after=0.2): time.sleep(100)")) == -signal.SIGKILL
+
+
+def test_a_worker_that_has_ended_within_a_block_is_forgotten(fifo: str) -> None:
+    server = FileTimerServer(fifo, "job")
+    server.run_once()
+    process = worker(fifo, "timer.expires(after=100, scope='s').__enter__(); os._exit(0)")
+    assert ended(process) == 0
+    server.run_once()
+    assert not server.get_expired_timers(time.time() + 1000)
+    server.stop()
+
+
+def test_the_last_progress_is_that_of_the_last_request(fifo: str) -> None:
+    server = FileTimerServer(fifo, "job")
+    before = int(time.time())
+    assert server.get_last_progress_time() >= before  # nothing is watched: nobody is late
+    server.register_timers([FileTimerRequest(os.getpid(), "s", time.time() + 100, 9)])
+    told_at = server.get_last_progress_time()
+    assert told_at >= before
+    while int(time.time()) <= told_at:
+        time.sleep(0.05)
+    assert server.get_last_progress_time() == told_at
+    server.clear_timers({os.getpid()})
+    assert server.get_last_progress_time() > told_at
+
+
+def test_a_client_without_a_server_says_so(fifo: str) -> None:
+    client = FileTimerClient(fifo)
+    with pytest.raises(BrokenPipeError, match="no timer server reads"):
+        client.acquire("s", 1.0)
+    os.mkfifo(fifo)
+    with pytest.raises(BrokenPipeError, match="no timer server reads"), expires(after=1, client=client):
+        pass
+
+
+def test_a_client_goes_on_with_a_server_that_was_started_anew(fifo: str) -> None:
+    client = FileTimerClient(fifo)
+    for _ in range(2):
+        server = FileTimerServer(fifo, "job")
+        server.start()
+        try:
+            with expires(after=100, client=client):
+                pass
+        finally:
+            server.stop()
+
+
+def test_a_server_that_takes_nothing_does_not_hold_a_worker_for_ever(fifo: str) -> None:
+    server = FileTimerServer(fifo, "job")
+    server.run_once()  # nobody reads from here on
+    client = FileTimerClient(fifo)
+
+    def fill() -> None:
+        for number in range(2000):
+            client.acquire(f"{number} {'x' * 500}", time.time() + 100)
+
+    with pytest.raises(BrokenPipeError, match="takes no requests"):
+        fill()
+    server.stop()
+
+
+def test_a_scope_that_fits_into_no_line_is_refused(fifo: str, server: FileTimerServer) -> None:
+    with (
+        pytest.raises(ValueError, match="too long"),
+        expires(after=1, scope="x" * 5000, client=FileTimerClient(fifo)),
+    ):
+        pass
+
+
+def test_a_time_that_is_over_before_it_begins_is_refused() -> None:
+    for after in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="more than 0"), expires(after=after):
+            pass
+
+
+def test_a_file_of_somebody_else_is_left_alone(fifo: str) -> None:
+    Path(fifo).write_text("precious")
+    with pytest.raises(FileExistsError, match="no FIFO"):
+        FileTimerServer(fifo, "job").start()
+    assert Path(fifo).read_text() == "precious"
+
+
+def test_the_agents_server_is_found_without_a_word(fifo: str, server: FileTimerServer) -> None:
+    program = "import time\nfrom phalanx import timer\nwith timer.expires(after=0.2): time.sleep(100)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "TORCHELASTIC_TIMER_FILE": fifo}, timeout=120
+    )
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_without_any_server_the_program_is_told_what_to_do() -> None:
+    program = "from phalanx import timer\nwith timer.expires(after=1): pass"
+    env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_TIMER_FILE"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
+    assert "RuntimeError: no timer server is known: call timer.configure(client) first" in done.stderr
+
+
+@pytest.mark.compat("name torch.distributed.elastic.timer.configure", "same")
+def test_the_name_of_a_block_is_where_it_stands() -> None:
+    seen: list[str] = []
+
+    class Listening(FileTimerClient):
+        def acquire(self, scope_id: str, expiration_time: float) -> None:
+            seen.append(scope_id)
+
+        def release(self, scope_id: str) -> None:
+            seen.append(scope_id)
+
+    configure(Listening(""))
+    try:
+        with expires(after=1):
+            pass
+    finally:
+        configure(None)  # type: ignore[arg-type] # as it was
+    assert seen[0] == seen[1]
+    assert seen[0].startswith(f"{__file__}#")
+
+
+def test_threads_do_not_take_each_others_names(fifo: str, server: FileTimerServer) -> None:
+    inside = threading.Barrier(2)
+    client = FileTimerClient(fifo)
+
+    def wait() -> None:
+        with expires(after=100, scope="s", client=client):
+            inside.wait()
+            inside.wait()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    inside.wait()
+    with expires(after=100, scope="s", client=client):
+        pass
+    while len(timers := server.get_expired_timers(time.time() + 1000).get(os.getpid(), [])) != 0:
+        assert len(timers) <= 2  # of the server's own process they are refused
+    inside.wait()
+    thread.join()
