@@ -34,13 +34,19 @@ def test_torchs_handlers_are_served_while_the_block_runs(tmp_path: Path) -> None
 
 
 def test_without_a_socket_torch_is_not_imported() -> None:
-    program = "import sys; from phalanx.control_plane import worker_main\nwith worker_main(): print('torch' in sys.modules)"
+    program = (
+        "import sys; from phalanx.control_plane import worker_main\n"
+        "with worker_main(): print('torch' in sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 
 
 def test_without_torch_who_asks_for_its_server_is_told_so(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['torch'] = None\nfrom phalanx.control_plane import worker_main\nwith worker_main(): pass"
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from phalanx.control_plane import worker_main\nwith worker_main(): pass"
+    )
     env = {**os.environ, "TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "worker.sock")}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
     assert "has no torch that offers it" in done.stderr
