@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.spec import Ended, JobSpec
+from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
 from phalanx.early import STOPPING, remember_stop_signals
 from phalanx.multiprocessing.descriptors import hold_back, how_to_get_more, make_room
 from phalanx.multiprocessing.trees import become_subreaper
@@ -41,8 +42,14 @@ def run_job(spec: JobSpec) -> int:
     become_subreaper()
     host = spec.host
     if lack := _lack_of_descriptors(spec.nproc):
-        return _not_begun(spec, lack)
+        return _not_begun(spec, lack, EX_UNAVAILABLE)
     keeper = Keeper.start(spec.job_token, keep=() if host is None else host.witness())
+    if spec.prepare is not None:
+        try:
+            spec.prepare()
+        except ValueError as reason:
+            keeper.done()
+            return _not_begun(spec, str(reason), EX_USAGE)
     from phalanx.agent.processes.console import Console
 
     console = Console()
@@ -71,13 +78,13 @@ def _lack_of_descriptors(nproc: int) -> str:
         return f"this launcher needs {DESCRIPTORS} descriptors: {error.strerror}{advice}"
 
 
-def _not_begun(spec: JobSpec, reason: str) -> int:
+def _not_begun(spec: JobSpec, reason: str, exit_code: int) -> int:
     from phalanx.agent.processes.console import Console
     from phalanx.agent.report.files import last_words
     from phalanx.agent.report.flight import FlightRecord
-    from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
+    from phalanx.agent.verdict.verdict import Ending, Verdict
 
-    verdict = Verdict(ending=Ending.FAILED, exit_code=EX_UNAVAILABLE, reason=reason)
+    verdict = Verdict(ending=Ending.FAILED, exit_code=exit_code, reason=reason)
     words = last_words(
         verdict,
         name=spec.name,

@@ -39,6 +39,10 @@ class Host(Protocol):
     def asked(self) -> tuple[int, ...]:
         """Signals that it has sent since the last call, by another way than the kernel's."""
 
+    @property
+    def observe(self) -> Callable[[Happening], object] | None:
+        """What takes happenings for it; None: it wants none."""
+
     def told(self, ended: Ended) -> None:
         """Tell it how the job ended. Never raises."""
 
@@ -59,6 +63,9 @@ class JobSpec(Struct, kw_only=True):
     """(round, local rank, path of the agent's channel) → what that worker has beyond our own environment."""
     log_line_prefix: Callable[[Round, int], str | None]
     logs: LogsSpecs
+    prepare: Callable[[], None] | None = None
+    """Loads what other people wrote, when the keeper has been forked and nothing else started. Raises ``ValueError``
+    with a sentence for the user: then nothing starts."""
     membership: MembershipSettings
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""
