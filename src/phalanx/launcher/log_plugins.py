@@ -148,9 +148,13 @@ class PluggedLogs(LogsSpecs):
             if not env.get("TORCHELASTIC_ERROR_FILE"):
                 env["TORCHELASTIC_ERROR_FILE"] = "" if file == os.devnull else file
         dest = LogsDest(
-            *(maps[name] for name in _PATHS),
-            filtered_stdout,
-            filtered_stderr,
+            stdouts=maps["stdouts"],
+            stderrs=maps["stderrs"],
+            tee_stdouts=maps["tee_stdouts"],
+            tee_stderrs=maps["tee_stderrs"],
+            error_files=maps["error_files"],
+            filtered_stdout=filtered_stdout,
+            filtered_stderr=filtered_stderr,
             stderr_tail=self._stderr_tail,
             max_bytes=self._max_bytes,
         )

@@ -87,8 +87,9 @@ ROWS: tuple[Option, ...] = (
         metavar="NAME",
         group=LOGS,
         has_variable=False,
-        help="not in this version",
-        later="log plug-ins are not supported by this version; leave it out for the usual layout",
+        read=convert.log_plugin,
+        help="where logs go: default, or the name of a plug-in (an entry point of torchrun.logs_specs or "
+        "phalanx.logs_specs)",
     ),
     Option(
         name="event-log-handler",
