@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     Program = tuple[Callable[..., object], Any, Any]  # a function and its two arguments
 
-__all__ = ["run"]
+__all__ = ["after_record", "run"]
+
+# Who wants the exception itself, once it is recorded: a worker that is a function sends it to who launched it.
+after_record: list[Callable[[BaseException], None]] = []
 
 _ORDER = "PHALANX_BOOT"  # "<pid of the agent>:<crash file>", both may be empty
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -221,6 +224,7 @@ class _Capture:
     def fails(self, failure: BaseException) -> None:
         """Record an uncaught exception, and have it printed without our frames."""
         self.record(failure)
+        self.tell(failure)
         sys.excepthook = _Farewell(getattr(sys, "excepthook", None), keep_main=self.keep_main)
 
     def ends(self) -> None:
@@ -237,6 +241,16 @@ class _Capture:
 
             hand_over(failure, self.handler or _error_handler())
         except BaseException as second:  # noqa: BLE001 # a border: the script's failure is the one that counts
+            _complain(second)
+
+    def tell(self, failure: BaseException) -> None:
+        """Hand the exception to who asked for it; what goes wrong there is one line on stderr."""
+        if os.getpid() != self.pid:
+            return
+        try:
+            for hand_to in after_record:
+                hand_to(failure)
+        except BaseException as second:  # noqa: BLE001 # as in record
             _complain(second)
 
     def _watch_threads(self) -> None:
@@ -305,8 +319,9 @@ class _Farewell:
 
 
 def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
-    ours = (__file__, os.path.join(os.path.dirname(__file__), "boot.py"))
-    while trace is not None and trace.tb_frame.f_code.co_filename in ours:
+    here = os.path.dirname(__file__)
+    ours = (here, os.path.join(os.path.dirname(here), "functions"))
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) in ours:
         trace = trace.tb_next
     return trace
 

@@ -29,7 +29,9 @@ _ENTRIES = 16  # of a chain, and of notes
 _MEMBERS = 32  # of a group and of the groups in it
 _EXCEPTIONS = 500  # that are written out in one traceback
 _FRAMES = 2000  # twice the interpreter's default recursion limit
-_OUR_FOLDER = os.path.dirname(__file__)
+_HERE = os.path.dirname(__file__)
+# Of this package, and of what calls a function that is a worker.
+_OUR_FOLDERS = (_HERE, os.path.join(os.path.dirname(_HERE), "functions"))
 
 
 def describe(failure: BaseException, *, thread: str | None = None, room: int = ROOM) -> dict[str, Any]:
@@ -149,7 +151,7 @@ def _plain_traceback(failure: BaseException, trace: TracebackType | None) -> Ite
 
 def _users_part(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame that is not of this package: of ``@record`` or the boot file."""
-    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) == _OUR_FOLDER:
+    while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) in _OUR_FOLDERS:
         trace = trace.tb_next
     return trace
 

@@ -21,7 +21,8 @@ from ._reading import ErrorRecord, read_error_file
 __all__ = ["ChildFailedError", "ProcessFailure"]
 
 _MAX_TAIL = 16 * 1024  # characters of stderr in a report
-_OUR_FOLDER = os.path.dirname(__file__)
+_HERE = os.path.dirname(__file__)
+_OUR_FOLDERS = (_HERE, os.path.join(os.path.dirname(_HERE), "functions"))  # the latter calls functions
 
 
 @dataclass
@@ -158,4 +159,5 @@ def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
 
 def _without_our_frames(crash: str) -> str:
     """The text of faulthandler without the two frames of the boot file at the bottom of the main thread."""
-    return "\n".join(line for line in crash.split("\n") if f'File "{_OUR_FOLDER}/' not in line)
+    ours = tuple(f'  File "{folder}/' for folder in _OUR_FOLDERS)
+    return "\n".join(line for line in crash.split("\n") if not line.startswith(ours))
