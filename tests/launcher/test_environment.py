@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from phalanx.launcher.environment import worker_environment
+import pytest
+
+from phalanx.launcher.devices import DeviceMask
+from phalanx.launcher.environment import check_env, worker_environment
 from phalanx.rendezvous.round import Round
 
 
-def environment_of(local_rank: int, inherited: Mapping[str, str], nproc: int = 4) -> dict[str, str]:
+def environment_of(
+    local_rank: int, inherited: Mapping[str, str], nproc: int = 4, **more: Any
+) -> dict[str, str]:
     settled = Round(
         number=3,
         restart_count=1,
@@ -31,6 +37,7 @@ def environment_of(local_rank: int, inherited: Mapping[str, str], nproc: int = 4
         max_restarts=5,
         stop_signals="SIGTERM,SIGINT",
         job_token="t0k3n",
+        **more,
     )
 
 
@@ -73,3 +80,47 @@ def test_a_job_inside_a_job_belongs_to_both() -> None:
 
 def test_a_lone_worker_keeps_all_its_threads() -> None:
     assert "OMP_NUM_THREADS" not in environment_of(0, {}, nproc=1)
+
+
+def test_threads_that_were_asked_for_are_more_than_what_is_inherited() -> None:
+    assert environment_of(0, {"OMP_NUM_THREADS": "8"}, omp_threads=3)["OMP_NUM_THREADS"] == "3"
+    assert environment_of(0, {}, nproc=1, omp_threads=3)["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_worker_gets_the_users_variables_but_for_those_that_tell_it_its_place() -> None:
+    env = {"RANK": "77", "LOCAL_RANK": "77", "COLOUR": "blue", "OMP_NUM_THREADS": "6"}
+    found = environment_of(1, {}, env=env)
+    assert (found["RANK"], found["LOCAL_RANK"]) == ("9", "1")
+    assert (found["COLOUR"], found["OMP_NUM_THREADS"]) == ("blue", "6")
+
+
+def test_a_virtual_local_rank_is_0_and_the_true_one_is_told_beside_it() -> None:
+    mask = DeviceMask({"CUDA_VISIBLE_DEVICES": ("3", "5", "7", "9")}, True)
+    found = environment_of(2, {"CUDA_VISIBLE_DEVICES": "3,5,7,9"}, devices=mask)
+    assert (found["LOCAL_RANK"], found["RANK"], found["PHALANX_LOCAL_RANK"]) == ("0", "10", "2")
+    assert found["CUDA_VISIBLE_DEVICES"] == "7"
+
+
+def test_devices_change_no_rank() -> None:
+    found = environment_of(2, {}, devices=DeviceMask({"CUDA_VISIBLE_DEVICES": ("3", "5")}, False))
+    assert (found["LOCAL_RANK"], found["CUDA_VISIBLE_DEVICES"]) == ("2", "3,5")
+    assert "PHALANX_LOCAL_RANK" not in found
+
+
+def test_a_job_inside_a_virtual_rank_does_not_take_its_number_for_its_own() -> None:
+    assert environment_of(1, {"PHALANX_LOCAL_RANK": "3"})["PHALANX_LOCAL_RANK"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        ({"": "x"}, "'' is no name"),
+        ({"A=B": "x"}, "'A=B' is no name"),
+        ({"A\0": "x"}, "is no name"),
+        ({"A": "x\0y"}, "the value of A has a NUL"),
+    ],
+)
+def test_a_variable_that_no_environment_can_hold_is_refused(env: dict[str, str], reason: str) -> None:
+    check_env({"FINE": "", "with space": "a=b"})
+    with pytest.raises(ValueError, match=reason):
+        check_env(env)

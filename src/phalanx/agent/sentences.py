@@ -15,6 +15,7 @@ __all__ = [
     "PLACE_GIVEN_UP",
     "asked",
     "asked_early",
+    "debugging",
     "formed",
     "not_passed",
     "one_line",
@@ -72,6 +73,19 @@ def not_passed(signal: int, local_ranks: Collection[int]) -> str:
     whom = f"local {listed(ranges_of(local_ranks))}"
     have = "have" if len(local_ranks) > 1 else "has"
     return f"{Signals(signal).name} was not passed to {whom}, which {have} no handler for it"
+
+
+def debugging(rank: int, world_size: int, *, is_here: bool) -> str:
+    """Who has the terminal in this round, by ``debug_rank``."""
+    if rank >= world_size:
+        last = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}"
+        return f"--debug-rank {rank}: there is no such rank, this round has {last}; nobody has the terminal"
+    if not is_here:
+        return f"--debug-rank {rank}: it runs on another node, and has that one's terminal"
+    return (
+        f"rank {rank} has this terminal, and Ctrl-C reaches it alone; Ctrl-\\ stops the job. "
+        "No time limit on slow workers holds meanwhile"
+    )
 
 
 def _asked_whom(group: GroupMachine, event: StopAsked) -> str:

@@ -25,9 +25,11 @@ __all__ = [
     "choice",
     "comma_list",
     "count",
+    "devices",
     "duration",
     "error_handler",
     "exit_codes",
+    "log_plugin",
     "node_range",
     "pairs",
     "port",
@@ -41,6 +43,7 @@ __all__ = [
     "switch",
     "tail_size",
     "text",
+    "threads",
     "tries",
 ]
 
@@ -52,6 +55,7 @@ _TIME_UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 8640
 _SPAN_MAX_S = 1e8  # three years
 _BACKOFF_MAX_S = 60.0
 _EXIT_CODE_MAX = 255
+_THREADS_MAX = 65536  # more than any machine has; a number with a digit too many
 _SIZE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _UNCATCHABLE = frozenset({signal.SIGKILL, signal.SIGSTOP})
 # The launcher learns of its workers by SIGCHLD, and a fault's signal is raised by the kernel in the faulting thread.
@@ -277,6 +281,23 @@ def streams(raw: str) -> Std | dict[int, Std]:
         ) from None
 
 
+def devices(raw: str) -> tuple[str, ...]:
+    """Read devices with commas between them: indices, or ids such as ``GPU-8f3b…``; each once."""
+    from phalanx.launcher.devices import read_devices
+
+    return read_devices(raw.split(","))
+
+
+def threads(raw: str) -> int:
+    """Read a number of threads; ``auto`` is 0, each worker's share."""
+    if raw.strip().lower() == "auto":
+        return 0
+    number = _integer(raw)
+    if not 1 <= number <= _THREADS_MAX:
+        raise ValueError(f"{raw[:40]!r} is no number of threads; write 1 or more, or auto")
+    return number
+
+
 def error_handler(raw: str) -> str:
     """Return ``module:name`` of an error handler, from the same or from the name of an entry point."""
     from phalanx.launcher.plugins import resolve_error_handler
@@ -293,6 +314,15 @@ def backend(raw: str) -> str:
             raise ValueError(
                 f"{raw!r} is not one of {', '.join(BACKENDS)}{nearest(raw, BACKENDS) or ', nor a plug-in'}"
             )
+    return raw
+
+
+def log_plugin(raw: str) -> str:
+    """Return the name of a log plug-in that is installed, or ``default``."""
+    if raw != "default":  # reading entry points costs what a plain job need not pay
+        from phalanx.launcher.log_plugins import find_log_plugin
+
+        find_log_plugin(raw)
     return raw
 
 

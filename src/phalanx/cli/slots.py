@@ -1,43 +1,32 @@
-"""How many workers this machine has room for, without importing torch or a vendor's library.
+"""How many workers this machine has room for, without importing torch.
 
-CPUs are those this process may use: its affinity mask, cut by the CPU quota of its cgroup and of every group above.
-torchrun counts all CPUs of the machine instead, and so overloads a container that has two of its sixty-four.
+CPUs are those this process may use, see ``phalanx.launcher.cpus``. GPUs are those that are visible to it: what the
+vendor's variable names, else what the driver or the device files know.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Mapping
 
 WORKERS_MAX = 32768  # the kernel's usual number of processes; far more than anybody's memory takes
+_WORDS = ("auto", "cpu", "gpu", "xpu")
 
-__all__ = ["cpu_slots", "gpu_slots", "worker_slots"]
+__all__ = ["count_slots", "gpu_slots", "read_slots", "worker_slots", "xpu_slots"]
 
 
-def worker_slots(raw: str, *, root: str = "/") -> int:
-    """Return the number of workers that ``--nproc-per-node`` asks for: a number, ``cpu``, ``gpu`` or ``auto``.
-
-    Raises ``ValueError`` with the rest of a sentence. ``root`` is where ``proc``, ``sys`` and ``dev`` are, for tests.
-    """
+def read_slots(raw: str) -> int | str:
+    """Read ``--nproc-per-node``: a number, or a word for ``count_slots``. Raises ``ValueError``."""
     word = raw.strip().lower()
-    if word == "cpu":
-        return cpu_slots(root=root)
-    if word == "gpu":
-        found = gpu_slots(root=root)
-        if not found:
-            raise ValueError(
-                "'gpu' finds no GPU here (CUDA_VISIBLE_DEVICES and /dev/nvidia* name none); write a number"
-            )
-        return found
-    if word == "auto":
-        # A variable alone is no proof: CUDA_VISIBLE_DEVICES=0 is in many shell profiles of machines without a GPU.
-        return (gpu_slots(root=root) if _gpu_files(root) else 0) or cpu_slots(root=root)
-    if word == "xpu":
-        raise ValueError("'xpu' is not supported by this version; write a number")
+    if word in _WORDS:
+        return word
     try:
         number = int(word)
     except ValueError:
-        raise ValueError(f"{raw!r} is no number of workers; write a number, auto, cpu or gpu") from None
+        raise ValueError(
+            f"{raw[:40]!r} is no number of workers; write a number, auto, cpu, gpu or xpu (devices of other kinds, "
+            "which torch knows by a plug-in, are not counted here)"
+        ) from None
     if number < 1:
         raise ValueError(f"{raw!r} is too few; at least one worker is needed")
     if number > WORKERS_MAX:
@@ -45,91 +34,103 @@ def worker_slots(raw: str, *, root: str = "/") -> int:
     return number
 
 
-def gpu_slots(*, root: str = "/") -> int:
-    """Return the number of visible NVIDIA GPUs: those of ``CUDA_VISIBLE_DEVICES``, else the device files."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return _gpu_files(root) if visible is None else sum(1 for _ in _visible_devices(visible))
+def count_slots(
+    asked: int | str,
+    *,
+    devices: Collection[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    root: str = "/",
+) -> int:
+    """Return the number of workers for what ``read_slots`` has read. Raises ``ValueError`` with the rest of a sentence.
+
+    ``devices``: those that the job may use, if it was given some. ``root`` is where ``proc``, ``sys`` and ``dev`` are,
+    for tests.
+    """
+    known = os.environ if environ is None else environ
+    if isinstance(asked, int):
+        return asked
+    if asked == "cpu":
+        return _cpus(root)
+    if devices is not None:
+        return len(devices)
+    if asked == "auto":
+        return _present(known, root) or _cpus(root)
+    found = gpu_slots(environ=known, root=root) if asked == "gpu" else xpu_slots(environ=known, root=root)
+    if not found:
+        looked = (
+            "CUDA_VISIBLE_DEVICES, the driver and /dev/nvidia* name none"
+            if asked == "gpu"
+            else "ZE_AFFINITY_MASK and /dev/dri name none"
+        )
+        raise ValueError(f"{asked!r} finds no {asked.upper()} here ({looked}); write a number")
+    return found
 
 
-def _visible_devices(listed: str) -> Iterator[str]:
-    """Yield devices up to the first invalid one, as CUDA reads the list: ``-1`` or an empty item ends it."""
+def worker_slots(
+    raw: str,
+    *,
+    devices: Collection[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    root: str = "/",
+) -> int:
+    """Return the number of workers that ``--nproc-per-node`` asks for: ``read_slots`` and ``count_slots``."""
+    return count_slots(read_slots(raw), devices=devices, environ=environ, root=root)
+
+
+def _cpus(root: str) -> int:
+    from phalanx.launcher.cpus import cpu_slots
+
+    return cpu_slots(root=root)
+
+
+def _present(environ: Mapping[str, str], root: str) -> int:
+    """Devices that can be seen and are there, for ``auto``.
+
+    A variable alone is no proof: CUDA_VISIBLE_DEVICES=0 is in many shell profiles of machines without a GPU. Nor is
+    a GPU inside of the processor, which few have torch for.
+    """
+    from phalanx.launcher.accelerators import amd_gpus, intel_gpus, nvidia_gpus
+
+    if nvidia_gpus(root) or amd_gpus(root):
+        return gpu_slots(environ=environ, root=root)
+    return xpu_slots(environ=environ, root=root) if intel_gpus(root, discrete_only=True) else 0
+
+
+def gpu_slots(*, environ: Mapping[str, str] | None = None, root: str = "/") -> int:
+    """Return the number of visible GPUs of NVIDIA or AMD: those that the variables name, else those of the machine."""
+    from phalanx.launcher.accelerators import amd_gpus, nvidia_gpus
+
+    known = os.environ if environ is None else environ
+    for variable in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        # HIP reads CUDA's variable too, and its own first; ROCR's is for all of ROCm, below them.
+        if variable in known and (variable == "CUDA_VISIBLE_DEVICES" or amd_gpus(root)):
+            return _visible_devices(known[variable])
+    return nvidia_gpus(root) or amd_gpus(root)
+
+
+def _visible_devices(listed: str) -> int:
+    """Count devices up to the first invalid one, as CUDA reads the list: ``-1`` or an empty item ends it."""
+    number = 0
     for item in listed.split(","):
         name = item.strip()
         if not (name.isdecimal() or name.startswith(("GPU-", "MIG-"))):
-            return
-        yield name
+            break
+        number += 1
+    return number
 
 
-def _gpu_files(root: str) -> int:
-    try:
-        return sum(
-            1 for name in os.listdir(os.path.join(root, "dev")) if name.removeprefix("nvidia").isdecimal()
-        )
-    except OSError:
-        return 0
+def xpu_slots(*, environ: Mapping[str, str] | None = None, root: str = "/") -> int:
+    """Return the number of Intel's GPUs: those of ``ZE_AFFINITY_MASK``, else the render nodes of ``/dev/dri``.
 
-
-def cpu_slots(*, root: str = "/", allowed: int | None = None) -> int:
-    """Return the number of CPUs that this process may use, at least 1; a quota of 2.5 CPUs gives 2.
-
-    ``allowed`` is the size of the affinity mask, which is asked of the kernel if it is not given.
+    Where a device shows as one (``ZE_FLAT_DEVICE_HIERARCHY=COMPOSITE``), its parts in the mask (``0.0,0.1``) are one.
     """
-    return max(1, min([allowed or _allowed_cpus(), *map(int, _cpu_quotas(root))]))
+    from phalanx.launcher.accelerators import intel_gpus
 
-
-def _allowed_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _cpu_quotas(root: str) -> Iterator[float]:
-    """Yield each CPU quota that binds this process, in CPUs: its own cgroup's and those of the groups above."""
-    for line in _lines(os.path.join(root, "proc/self/cgroup")):
-        _, _, rest = line.partition(":")
-        controllers, _, group = rest.partition(":")
-        if controllers == "":
-            for folder in _groups(root, ("sys/fs/cgroup", "sys/fs/cgroup/unified"), group):
-                yield from _quota_v2(folder)
-        elif "cpu" in controllers.split(","):
-            for folder in _groups(root, ("sys/fs/cgroup/cpu", f"sys/fs/cgroup/{controllers}"), group):
-                yield from _quota_v1(folder)
-
-
-def _groups(root: str, mounts: tuple[str, str], group: str) -> Iterator[str]:
-    """Yield the group's folder and those above it, down from the mount.
-
-    In a container that shares the host's cgroup namespace the group is a path of the host, and only the mount's own
-    root exists: it is the container's group.
-    """
-    for mount in mounts:
-        folder = os.path.join(root, mount)
-        yield folder
-        for name in filter(None, group.split("/")):
-            folder = os.path.join(folder, name)
-            yield folder
-
-
-def _quota_v2(group: str) -> Iterator[float]:
-    for line in _lines(os.path.join(group, "cpu.max")):
-        quota, _, period = line.partition(" ")
-        yield from _share(quota, period)
-
-
-def _quota_v1(group: str) -> Iterator[float]:
-    for quota in _lines(os.path.join(group, "cpu.cfs_quota_us")):
-        for period in _lines(os.path.join(group, "cpu.cfs_period_us")):
-            yield from _share(quota, period)
-
-
-def _share(quota: str, period: str) -> Iterator[float]:
-    if quota.isdecimal() and period.isdecimal() and int(period):  # "max" and -1 are no quota
-        yield int(quota) / int(period)
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
+    known = os.environ if environ is None else environ
+    mask = known.get("ZE_AFFINITY_MASK")
+    if not mask:
+        return intel_gpus(root)
+    entries = [item.strip() for item in mask.split(",")]
+    if known.get("ZE_FLAT_DEVICE_HIERARCHY", "").upper() == "COMPOSITE":
+        entries = [item.partition(".")[0] for item in entries]
+    return len({item for item in entries if item.partition(".")[0].isdecimal()})

@@ -15,7 +15,7 @@ from phalanx.cli.mistakes import UsageError, warn
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.sources import Asked, Text
 
-__all__ = ["SECRET", "fields_of"]
+__all__ = ["SECRET", "Values", "fields_of"]
 
 WARN_BEFORE_S = 30.0
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
@@ -49,7 +49,7 @@ _AS_GIVEN = (
 )
 
 
-class _Read:
+class Values:
     """The value of each option by its ``dest``, and how messages name the place that it came from."""
 
     def __init__(self, asked: Asked) -> None:
@@ -66,7 +66,7 @@ class _Read:
 
 def fields_of(asked: Asked) -> dict[str, Any]:
     """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr."""
-    values = _Read(asked)
+    values = Values(asked)
     fields: dict[str, Any] = {name: values[name] for name in _AS_GIVEN}
     for theme in _THEMES:
         fields.update(theme(values))
@@ -89,7 +89,7 @@ def _read(option: Option, found: Text) -> Any:
     return value
 
 
-def _program(values: _Read) -> dict[str, Any]:
+def _program(values: Values) -> dict[str, Any]:
     """Return what to run; a script must exist, a module or a command is looked up when it is started."""
     if values.script is None:
         raise UsageError(
@@ -106,7 +106,6 @@ def _program(values: _Read) -> dict[str, Any]:
         "args": values.arguments,
         "module": module,
         "no_python": no_python,
-        "nproc": values["nproc_per_node"],
     }
 
 
@@ -130,7 +129,20 @@ def _place(script: str) -> str:
         return ", and the current folder has been deleted"
 
 
-def _stopping(values: _Read) -> dict[str, Any]:
+def _surroundings(values: Values) -> dict[str, Any]:
+    """Return how many workers there are here, and what they find: devices, interpreter, terminal."""
+    is_plain = isinstance(values["nproc_per_node"], int) and not values.given.intersection(_AROUND_WORKERS)
+    if is_plain and values["no_python"] and not values["run_path"]:
+        return {"nproc": values["nproc_per_node"]}
+    from phalanx.cli.surroundings import fields_of_surroundings
+
+    return fields_of_surroundings(values)
+
+
+_AROUND_WORKERS = ("debug_rank", "devices", "omp_threads", "python", "virtual_local_rank")
+
+
+def _stopping(values: Values) -> dict[str, Any]:
     """Return which signals stop the job, which reach the workers, and which one goes ahead of a stop."""
     stop_signals, pass_signals = _signals(values)
     warn_signal, warn_before_s = _warning(values, stop_signals)
@@ -147,7 +159,7 @@ def _stopping(values: _Read) -> dict[str, Any]:
     }
 
 
-def _signals(values: _Read) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _signals(values: Values) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return which signals stop the job and which are passed on to the workers; no signal does both."""
     stop, passed = values.origins["signals_to_handle"], values.origins["pass_signals"]
     listed, unknown = values["signals_to_handle"]
@@ -171,7 +183,7 @@ def _signals(values: _Read) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(int(one) for one in listed if one not in all_passed), tuple(map(int, all_passed))
 
 
-def _warning(values: _Read, stop_signals: Collection[int]) -> tuple[int | None, float]:
+def _warning(values: Values, stop_signals: Collection[int]) -> tuple[int | None, float]:
     """Return the signal that goes ahead of a stop, and how long ahead; one of both is enough to have it."""
     number, before_s = values["warn_signal"], values["warn_before"]
     if number is None and before_s is None:
@@ -184,14 +196,14 @@ def _warning(values: _Read, stop_signals: Collection[int]) -> tuple[int | None, 
     return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
 
 
-def _events(values: _Read) -> dict[str, Any]:
+def _events(values: Values) -> dict[str, Any]:
     if values["event_log_handler"] != "null":
         name = f"{values.origins['event_log_handler']} {values['event_log_handler']}"
         warn(f"{name} has no effect: this version records no events yet")
     return {}
 
 
-def _nodes(values: _Read) -> dict[str, Any]:
+def _nodes(values: Values) -> dict[str, Any]:
     """Return how many nodes there are, how they know each other, and what is said of rank 0's address."""
     smallest, largest = values["nnodes"]
     if smallest > 1 and values["standalone"]:
@@ -215,7 +227,7 @@ def _nodes(values: _Read) -> dict[str, Any]:
     }
 
 
-def _master(values: _Read) -> tuple[str | None, int | None]:
+def _master(values: Values) -> tuple[str | None, int | None]:
     """Return what the user says of rank 0's address; the static backend takes it from its endpoint, too."""
     address, port = values["master_addr"], values["master_port"]
     endpoint = values["rdzv_endpoint"]
@@ -242,7 +254,7 @@ _ABOUT_RESTARTS = (
 )
 
 
-def _restarts(values: _Read) -> dict[str, Any]:
+def _restarts(values: Values) -> dict[str, Any]:
     """Return when a failed job is tried again."""
     from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX, RestartPolicy
 
@@ -280,7 +292,14 @@ def _restarts(values: _Read) -> dict[str, Any]:
     return {"restarts": policy, "exclude_for_s": values["exclude_for"]}
 
 
-_THEMES: tuple[Callable[[_Read], dict[str, Any]], ...] = (_program, _stopping, _events, _nodes, _restarts)
+_THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
+    _program,
+    _surroundings,
+    _stopping,
+    _events,
+    _nodes,
+    _restarts,
+)
 
 
 def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:

@@ -13,15 +13,17 @@ from phalanx.agent.graces import Graces
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import Host, JobSpec
 from phalanx.errors import boot_file
-from phalanx.launcher.environment import PYTHON, worker_environment
+from phalanx.launcher.environment import check_env, leaves_omp_to_us, worker_environment
 from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.launcher.scope import check_scope
 from phalanx.multiprocessing.procfs import own_children
+from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
+    from phalanx.launcher.devices import DeviceMask
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.std import Std
 
@@ -40,6 +42,8 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     """
     from phalanx.multiprocessing.logs import DefaultLogsSpecs
 
+    if options.debug_rank is not None:
+        options = for_debugging(options)
     logs = DefaultLogsSpecs(
         options.log_dir,
         options.redirects,
@@ -49,10 +53,11 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         max_bytes=options.log_max_size,
     )
     meeting = meeting_of(options)
-    for notice in meeting.notices:
+    spec = job_of(options, logs, meeting, host=host)
+    for notice in (*meeting.notices, *([] if host is not None else _notices(options))):
         print(f"phalanx: {notice}", file=sys.stderr)
     try:
-        code = run_job(job_of(options, logs, meeting, host=host))
+        code = run_job(spec)
     finally:
         logs.discard_if_empty()
     if meeting.forget is not None and code not in _MAY_COME_BACK:
@@ -62,6 +67,7 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 
 def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host | None = None) -> JobSpec:
     """The agent's view of what was asked for. Raises ``ValueError``."""
+    check_env(options.env)
     command, arguments = command_line(options)
     token = os.urandom(16).hex()
     handler = None if options.error_handler is None else resolve_error_handler(options.error_handler)
@@ -81,6 +87,9 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
             stop_signals=",".join(Signals(number).name for number in options.stop_signals),
             job_token=token,
             error_handler=handler,
+            env=options.env,
+            omp_threads=_omp_threads(options),
+            devices=_devices(options),
         ),
         log_line_prefix=partial(
             log_line_prefix,
@@ -107,10 +116,54 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         duplicate_stdout_filters=options.duplicate_stdout_filters,
         duplicate_stderr_filters=options.duplicate_stderr_filters,
         host=host,
+        debug_rank=options.debug_rank,
         error_file=options.error_file,
         report_file=options.report_file,
     )
     return check_scope(spec)
+
+
+def for_debugging(options: RunOptions) -> RunOptions:
+    """The same job with one rank at the terminal: nobody is late, and nobody else writes where a debugger does.
+
+    What the others print goes to files, and to the terminal as well if that was asked for by ``tee``.
+    """
+    from phalanx.multiprocessing.std import Std
+
+    others_exist = options.nproc > 1 or options.max_nodes > 1
+    return changed(options, straggler_s=None, redirects=Std.ALL if others_exist else options.redirects)
+
+
+def _notices(options: RunOptions) -> list[str]:
+    """What a command says of itself before it starts; torchrun has a banner of four lines for it."""
+    if options.omp_threads is not None or not leaves_omp_to_us({**os.environ, **options.env}, options.nproc):
+        return []
+    told = (
+        "OMP_NUM_THREADS is 1 in each worker, as torchrun has it; set it, or say --omp-threads auto for each "
+        "worker's share of the CPUs"
+    )
+    return [told]
+
+
+def _omp_threads(options: RunOptions) -> int | None:
+    if options.omp_threads != 0:
+        return options.omp_threads
+    from phalanx.launcher.cpus import threads_per_worker
+
+    return threads_per_worker(options.nproc)
+
+
+def _devices(options: RunOptions) -> DeviceMask | None:
+    if options.devices is None and not options.virtual_local_rank:
+        return None
+    from phalanx.launcher.devices import mask_of
+
+    return mask_of(
+        options.devices,
+        is_virtual=options.virtual_local_rank,
+        nproc=options.nproc,
+        inherited={**os.environ, **options.env},
+    )
 
 
 def adopts_orphans(meeting: Meeting) -> bool:
@@ -173,10 +226,15 @@ def command_line(options: RunOptions) -> tuple[str, tuple[str, ...]]:
     """The program to execute and its arguments.
 
     A Python script or module goes through the boot file, which captures errors and then gets out of the way; any
-    other program is executed as it is.
+    other program is executed as it is. Raises ``ValueError`` when the interpreter cannot be used.
     """
     if options.no_python:
         return options.entrypoint, options.args
-    python = os.environ.get(PYTHON) or sys.executable
+    from phalanx.launcher.interpreter import PYTHON, interpreter, why_not
+
+    known = {**os.environ, **options.env}
+    python = interpreter(options.python, known)
+    if (options.python or known.get(PYTHON)) and (reason := why_not(python, known)):
+        raise ValueError(f"{'python' if options.python else PYTHON}: {reason}")
     program = ("-m", options.entrypoint) if options.module else (options.entrypoint,)
     return python, ("-u", boot_file(), *program, *options.args)

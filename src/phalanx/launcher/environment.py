@@ -8,12 +8,17 @@ keys), and ``PHALANX_*`` variables are added. Variables that stand for options a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from phalanx.rendezvous.round import Round
 
-__all__ = ["PYTHON", "worker_environment"]
+if TYPE_CHECKING:
+    from phalanx.launcher.devices import DeviceMask
 
-PYTHON = "PYTHON_EXEC"  # torchrun's name for the workers' interpreter
+__all__ = ["LOCAL_RANK", "OMP", "check_env", "leaves_omp_to_us", "worker_environment"]
+
+OMP = "OMP_NUM_THREADS"
+LOCAL_RANK = "PHALANX_LOCAL_RANK"  # the true one, for phalanx.errors, where LOCAL_RANK is 0 in each worker
 
 
 def worker_environment(
@@ -28,11 +33,22 @@ def worker_environment(
     stop_signals: str,
     job_token: str,
     error_handler: str | None = None,
+    env: Mapping[str, str] | None = None,
+    omp_threads: int | None = None,
+    devices: DeviceMask | None = None,
 ) -> dict[str, str]:
-    """What one worker's environment has beyond the launcher's own, which is ``inherited``."""
+    """What one worker's environment has beyond the launcher's own, which is ``inherited``.
+
+    ``env`` is what the user gives to every worker; what we tell them is stronger. ``omp_threads`` None: 1, if there
+    are several workers and nobody has said anything.
+    """
     rank = settled.rank(local_rank)
+    known = {**inherited, **(env or {})}
+    is_virtual = devices is not None and devices.is_virtual
     environment = {
-        "LOCAL_RANK": str(local_rank),
+        **(env or {}),
+        **({} if devices is None else devices.environment(local_rank)),
+        "LOCAL_RANK": "0" if is_virtual else str(local_rank),
         "RANK": str(rank),
         "GROUP_RANK": str(settled.group_rank),
         "ROLE_RANK": str(settled.role_rank(local_rank)),
@@ -54,10 +70,30 @@ def worker_environment(
         "PHALANX_RESTART_REASON": settled.reason,
         "PHALANX_AGENT": agent_socket,
     }
-    if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in inherited:
+    if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in known:
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-    if settled.local_world_size > 1 and "OMP_NUM_THREADS" not in inherited:
-        environment["OMP_NUM_THREADS"] = "1"
+    if omp_threads is not None:
+        environment[OMP] = str(omp_threads)
+    elif leaves_omp_to_us(known, settled.local_world_size):
+        environment[OMP] = "1"
+    if is_virtual or LOCAL_RANK in known:  # a job inside of such a worker inherits that one's
+        environment[LOCAL_RANK] = str(local_rank)
     if error_handler is not None:
         environment["PHALANX_ERROR_HANDLER"] = error_handler
     return environment
+
+
+def leaves_omp_to_us(known: Mapping[str, str], nproc: int) -> bool:
+    """Whether ``OMP_NUM_THREADS`` is ours to set: several workers would each take all CPUs for themselves."""
+    return nproc > 1 and OMP not in known
+
+
+def check_env(env: Mapping[str, str]) -> None:
+    """Raise ``ValueError``, with a sentence, for a variable that no environment can hold."""
+    for name, value in env.items():
+        if not name or "=" in name or "\0" in name:
+            raise ValueError(
+                f"env: {name[:60]!r} is no name of a variable; it is not empty, and has no = and no NUL"
+            )
+        if "\0" in value:
+            raise ValueError(f"env: the value of {name[:60]} has a NUL in it, which no environment can hold")

@@ -80,7 +80,7 @@ class SubprocessContext(PContext):
             with born_on(self.affinity.get(local_rank), local_rank, self.entrypoint):
                 process = subprocess.Popen(
                     command,
-                    stdin=None if local_rank == 0 else subprocess.DEVNULL,
+                    stdin=None if local_rank == self.stdin_rank else subprocess.DEVNULL,
                     stdout=stdout,
                     stderr=stderr,
                     env=environment,

@@ -26,7 +26,7 @@ from phalanx.multiprocessing.pidfd import has_ended, make_exits_observable
 from phalanx.multiprocessing.results import RunProcsResult
 from phalanx.multiprocessing.spawning import SpawnError, cannot_open
 from phalanx.multiprocessing.stopping import SignalException, Stopper
-from phalanx.multiprocessing.streams import WorkerStreams
+from phalanx.multiprocessing.streams import StreamEnds, WorkerStreams
 from phalanx.multiprocessing.trees import JobProcess, ProcessTree
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ class PContext(abc.ABC):
     """The workers of one attempt. ``args`` and ``envs`` have one entry per local rank ``0…n-1``.
 
     Workers get the environment of this process overlaid with ``envs``. ``tree``: the process tree to count the workers
-    into; by default one of their own. ``affinity``: the CPUs of each worker from its birth; whoever has none there gets
-    those of the thread that starts it.
+    into; by default one of their own. ``affinity``: the CPUs that a worker is born with; else those of its starter.
     """
 
     def __init__(
@@ -82,6 +81,10 @@ class PContext(abc.ABC):
         self.tree = tree if tree is not None else ProcessTree(self.job.rpartition("/")[2])
         self._owns_tree = tree is None
         self.return_values: dict[int, Any] = {}
+        # To be set before ``start()``: the local rank that has our standard input (others have an empty one), and the
+        # one that has our standard output and error as they are, whatever the logs specs say.
+        self.stdin_rank: int | None = 0
+        self.terminal_rank: int | None = None
         self._streams = WorkerStreams(
             logs,
             local_ranks=range(self.nprocs),
@@ -129,7 +132,8 @@ class PContext(abc.ABC):
 
     def _start_worker(self, local_rank: int) -> None:
         with self._opening(local_rank, "the pipe or terminal for its output"):
-            ends = self._streams.open_for(local_rank)
+            is_ours = local_rank == self.terminal_rank
+            ends = StreamEnds(None, None) if is_ours else self._streams.open_for(local_rank)
         try:
             with self._opening(local_rank, "the descriptors by which it is started and watched"):
                 self._take(local_rank, self._spawn(local_rank, ends.stdout, ends.stderr))

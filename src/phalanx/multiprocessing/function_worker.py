@@ -46,6 +46,7 @@ class Order:
 
     name: str
     local_rank: int
+    has_stdin: bool
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     environment: dict[str, str]
@@ -155,7 +156,7 @@ def _use_streams(order: Order) -> None:
         if not _writes_to(getattr(sys, name), number):
             # Forked from a program that had replaced it (a notebook, a test runner): that one's is not the worker's.
             setattr(sys, name, open(number, "w", buffering=1, closefd=False))  # noqa: SIM115
-    if order.local_rank != 0:
+    if not order.has_stdin:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)

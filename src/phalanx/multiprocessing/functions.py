@@ -143,6 +143,7 @@ class MultiprocessContext(PContext):
         order = Order(
             name=_name_of(self.entrypoint),
             local_rank=local_rank,
+            has_stdin=local_rank == self.stdin_rank,
             function=self.entrypoint,
             arguments=self.args[local_rank],
             environment=self._additions(local_rank),

@@ -26,9 +26,9 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.processes.console import Console
 from phalanx.agent.processes.keeper import Keeper
-from phalanx.agent.processes.workers import Workers
+from phalanx.agent.processes.workers import Workers, terminal_rank
 from phalanx.agent.restarts.progress import Progress
-from phalanx.agent.sentences import not_passed
+from phalanx.agent.sentences import debugging, not_passed
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.multiprocessing.context import SpawnError
@@ -85,6 +85,8 @@ class Processes:
 
             self._single_restarts = SingleRestarts(self, driver)
             self.perform.update(self._single_restarts.perform)
+        self._are_asked = False  # the workers of this round were asked to stop
+        self._told_of_terminal = ""
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
         self._tasks: set[asyncio.Task[None]] = set()
@@ -122,6 +124,9 @@ class Processes:
         self.workers = None
         self._told.clear()
         self.progress = Progress()
+        self._are_asked = False
+        if self._spec.debug_rank is not None:
+            self._say_who_has_the_terminal(command.round)
         try:
             workers = Workers(
                 self._spec, command.round, self._channel_path, keeper=self._keeper, tree=self.tree
@@ -141,6 +146,20 @@ class Processes:
                 self._console.say(f"logs: {self._spec.logs.run_log_dir}")
             self._driver.post(WorkersSpawned(pids))
             self._watch(workers.fileno(), self._on_workers_ready)
+
+    def _say_who_has_the_terminal(self, settled: Round) -> None:
+        assert self._spec.debug_rank is not None, "it was asked for"
+        is_here = terminal_rank(self._spec, settled) is not None
+        told = debugging(self._spec.debug_rank, settled.world_size, is_here=is_here)
+        if told != self._told_of_terminal:
+            self._told_of_terminal = told
+            self._console.say(told)
+
+    def interrupt_debugged(self) -> bool:
+        """Send Ctrl-C to the worker that has the terminal; False when there is none, or all are being stopped."""
+        if self.workers is None or self.workers.terminal_rank is None or self._are_asked:
+            return False
+        return self.workers.interrupt(self.workers.terminal_rank)
 
     def _watch(self, fd: int, callback: Callable[[], None]) -> None:
         self._watched.add(fd)
@@ -170,10 +189,12 @@ class Processes:
     # Signals
 
     def _signal_workers(self, command: SignalWorkers) -> None:
+        self._are_asked = True
         if self.workers is not None:
             self.workers.send_signal(command.signal)
 
     def _signal_tree(self, command: SignalTree) -> None:
+        self._are_asked = True
         if command.signal == signal.SIGKILL and self.workers is not None:
             # By their own handles, where /proc does not show the tree.
             self.workers.send_signal(signal.SIGKILL)

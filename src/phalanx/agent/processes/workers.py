@@ -36,6 +36,11 @@ class Workers:
         self._channel_path = channel_path
         self._keeper = keeper
         self._context = _make_context(spec, settled, channel_path, tree)
+        self.terminal_rank = terminal_rank(spec, settled)
+        self._context.terminal_rank = self.terminal_rank
+        # One reader in the whole job: two that share a terminal would each get half of what is typed.
+        is_first = settled.group_rank == 0 and spec.debug_rank is None
+        self._context.stdin_rank = 0 if is_first else self.terminal_rank
 
     def start(self) -> dict[int, int]:
         """Start them all. Raises ``SpawnError`` when one cannot be; those already started are ended then."""
@@ -79,6 +84,10 @@ class Workers:
         """To each live worker alone, not to what it started."""
         self._context.send_signal(signal.Signals(number))
 
+    def interrupt(self, local_rank: int) -> bool:
+        """Send this worker alone what Ctrl-C sends; False when it has ended."""
+        return bool(self._context.send_signal(signal.SIGINT, [local_rank]))
+
     def pass_on(self, number: int) -> list[int]:
         """Deliver a signal to each live worker that catches or ignores it; returns the local ranks left out.
 
@@ -117,6 +126,15 @@ class Workers:
     def end_at_once(self, grace_s: float) -> None:
         """The synchronous way out, for when our own loop can no longer be trusted."""
         self._context.close(signal.SIGTERM, int(grace_s))
+
+
+def terminal_rank(spec: JobSpec, settled: Round) -> int | None:
+    """The local rank of this node that has the launcher's terminal (``debug_rank``), if it has one."""
+    if spec.debug_rank is None:
+        return None
+    return next(
+        (one for one in range(settled.local_world_size) if settled.rank(one) == spec.debug_rank), None
+    )
 
 
 def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: ProcessTree) -> PContext:

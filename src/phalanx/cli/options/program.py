@@ -22,12 +22,12 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="nproc-per-node",
-        metavar="N|auto|cpu|gpu",
-        read=slots.worker_slots,
+        metavar="N|auto|cpu|gpu|xpu",
+        read=slots.read_slots,
         default="1",
         group=SIZE,
-        help="workers on this node; cpu: one for each CPU that this process may use, gpu: one for each visible GPU, "
-        "auto: gpu if there is one, else cpu",
+        help="workers on this node; cpu: one for each CPU that this process may use, gpu: one for each visible GPU "
+        "of NVIDIA or AMD, xpu: of Intel, auto: gpu or xpu if there is one, else cpu",
     ),
     switch("standalone", SIZE, "one node that meets nobody: no endpoint, no id, no open port"),
     Option(
@@ -41,6 +41,23 @@ ROWS: tuple[Option, ...] = (
     switch("module", PROGRAM, "run the program as a module, like python -m", short="m"),
     switch("no-python", PROGRAM, "the program is a command of its own, not a Python script"),
     switch("run-path", PROGRAM, "run the script by its path as __main__; here every script is run so"),
+    Option(
+        name="python",
+        metavar="PATH",
+        also=("PYTHON_EXEC",),
+        torchrun=False,
+        group=PROGRAM,
+        help="interpreter of scripts and modules; without it the one that runs phalanx",
+    ),
+    Option(
+        name="debug-rank",
+        metavar="N",
+        read=convert.count,
+        torchrun=False,
+        group=PROGRAM,
+        help="the worker with this RANK has the terminal, for breakpoint(): Ctrl-C reaches it alone, output of the "
+        "others goes to log files, and time limits on slow workers are paused",
+    ),
     Option(
         name="start-method",
         metavar="METHOD",
@@ -69,11 +86,28 @@ ROWS: tuple[Option, ...] = (
         group=ENVIRONMENT,
         help="MASTER_PORT of the workers, instead of one that is free",
     ),
+    Option(
+        name="devices",
+        metavar="DEVICES",
+        read=convert.devices,
+        torchrun=False,
+        group=ENVIRONMENT,
+        help="devices of this node that the job may use, by index or id as in CUDA_VISIBLE_DEVICES, such as 0,2; they "
+        "are what workers see, and what gpu counts",
+    ),
     switch(
         "virtual-local-rank",
         ENVIRONMENT,
-        "not in this version",
-        later="virtual local ranks are not supported by this version; workers read LOCAL_RANK",
+        "each worker sees its own device alone, and LOCAL_RANK is 0 in all of them",
+    ),
+    Option(
+        name="omp-threads",
+        metavar="N|auto",
+        read=convert.threads,
+        torchrun=False,
+        group=ENVIRONMENT,
+        help="OMP_NUM_THREADS of each worker; auto: its share of the CPUs that this process may use; without it as it "
+        "is set, or 1 if there are several workers",
     ),
     Option(
         name="numa-binding",

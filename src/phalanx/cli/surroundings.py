@@ -1,0 +1,80 @@
+"""What workers find around them: interpreter, devices, threads, terminal. From values that were read to fields."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from phalanx.cli.mistakes import UsageError, warn
+
+if TYPE_CHECKING:
+    from phalanx.cli.values import Values
+
+__all__ = ["fields_of_surroundings"]
+
+
+def fields_of_surroundings(values: Values) -> dict[str, Any]:
+    """Return ``nproc`` and the fields about devices, interpreter and terminal. Raises ``UsageError``; may warn."""
+    nproc = _nproc(values)
+    _check_devices(values, nproc)
+    _check_debug_rank(values, nproc)
+    return {
+        "nproc": nproc,
+        "python": _python(values),
+        **{name: values[name] for name in ("devices", "virtual_local_rank", "omp_threads", "debug_rank")},
+    }
+
+
+def _nproc(values: Values) -> int:
+    asked = values["nproc_per_node"]
+    if isinstance(asked, int):
+        return asked
+    from phalanx.cli.slots import count_slots
+
+    try:
+        return count_slots(asked, devices=values["devices"], environ=values.environ)
+    except ValueError as reason:
+        raise UsageError(f"{values.origins['nproc_per_node']}: {reason}") from None
+
+
+def _check_devices(values: Values, nproc: int) -> None:
+    if values["devices"] is None and not values["virtual_local_rank"]:
+        return
+    from phalanx.launcher.devices import DeviceError, mask_of
+
+    try:
+        mask_of(
+            values["devices"],
+            is_virtual=values["virtual_local_rank"],
+            nproc=nproc,
+            inherited=values.environ,
+        )
+    except DeviceError as reason:
+        raise UsageError(f"{values.origins[reason.about]}: {reason}") from None
+
+
+def _check_debug_rank(values: Values, nproc: int) -> None:
+    rank = values["debug_rank"]
+    if rank is None or (values["nnodes"][1] > 1 and not values["standalone"]):
+        return  # how many workers other nodes have is known when they have met
+    if rank >= nproc:
+        ranks = "rank 0 alone" if nproc == 1 else f"ranks 0 to {nproc - 1}"
+        raise UsageError(f"{values.origins['debug_rank']}: there is no rank {rank}; this job has {ranks}")
+
+
+def _python(values: Values) -> str | None:
+    """The interpreter that was asked for; what torchrun's variable names is of no interest to a command."""
+    from phalanx.launcher.interpreter import PYTHON, interpreter, mix_up, why_not
+
+    python, origin = values["python"], values.origins["python"]
+    if values["no_python"] and not values["run_path"]:
+        if python is not None and origin != PYTHON:
+            raise UsageError(
+                f"{origin} has no effect with --no-python: a command brings its own interpreter; leave one of them out"
+            )
+        return None
+    if python is None:
+        if warning := mix_up(interpreter(None, values.environ), values.environ):
+            warn(warning)
+    elif reason := why_not(python, values.environ):
+        raise UsageError(f"{origin}: {reason}")
+    return str(python) if python is not None else None
