@@ -7,7 +7,7 @@ an argument of the script that resembles one of our flags ends the run (see docs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from phalanx.cli.mistakes import UsageError, nearest
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
@@ -34,8 +34,12 @@ _BY_SPELLING = {spelling: option for option in _OPTIONS for spelling in option.s
 _BY_SHORT = {f"-{option.short}": option for option in _OPTIONS if option.short}
 
 
-def read_words(words: Sequence[str]) -> CommandLine:
-    """Read the words after ``phalanx run``. Raises ``UsageError`` for an unknown, ambiguous or incomplete flag."""
+def read_words(words: Sequence[str], *, more: Sequence[Option] = ()) -> CommandLine:
+    """Read the words after ``phalanx run``. Raises ``UsageError`` for an unknown, ambiguous or incomplete flag.
+
+    ``more`` are options that the caller knows beside those of the table.
+    """
+    known = {**_BY_SPELLING, **{spelling: option for option in more for spelling in option.spellings}}
     given: dict[str, str] = {}
     at = 0
     while at < len(words) and _is_flag(words[at]):
@@ -43,7 +47,7 @@ def read_words(words: Sequence[str]) -> CommandLine:
         at += 1
         if word == "--":  # what follows is the script, even if it begins with a dash
             break
-        option, text = _find(word)
+        option, text = _find(word, known)
         if option in (HELP, VERSION):
             return CommandLine(given, wants=option)
         if option.is_switch:
@@ -64,37 +68,35 @@ def _is_flag(word: str) -> bool:
     return word.startswith("-") and word != "-"
 
 
-def _find(word: str) -> tuple[Option, str | None]:
+def _find(word: str, known: Mapping[str, Option]) -> tuple[Option, str | None]:
     """Return the option of a flag, and the text that hangs on it (``--tee=3``, ``-t3``, ``-mNAME``) or ``None``."""
     if not word.startswith("--"):
         option = _BY_SHORT.get(word[:2])
         if option is None:
-            raise UsageError(_unknown(word))
+            raise UsageError(_unknown(word, known))
         text = word[2:].removeprefix("=")
         return option, text or (None if word == word[:2] else "")
     flag, equals, text = word.partition("=")
-    option = _BY_SPELLING.get(flag) or _abbreviated(flag)
+    option = known.get(flag) or _abbreviated(flag, known)
     if equals and option.is_switch:
         raise UsageError(f"{option.flag} takes no value; leave out {equals + text!r}")
     return option, text if equals else None
 
 
-def _abbreviated(flag: str) -> Option:
+def _abbreviated(flag: str, known: Mapping[str, Option]) -> Option:
     """Return the one option that begins so. An abbreviation that torchrun takes means the same here."""
-    fitting = [known for spelling, known in _BY_SPELLING.items() if spelling.startswith(flag)]
-    candidates = dict.fromkeys([known for known in fitting if known.torchrun] or fitting)
+    fitting = [option for spelling, option in known.items() if spelling.startswith(flag)]
+    candidates = dict.fromkeys([option for option in fitting if option.torchrun] or fitting)
     if not candidates:
-        raise UsageError(_unknown(flag))
+        raise UsageError(_unknown(flag, known))
     if len(candidates) > 1:
-        raise UsageError(
-            f"{flag} could be {' or '.join(known.flag for known in candidates)}; write one of them"
-        )
+        raise UsageError(f"{flag} could be {' or '.join(one.flag for one in candidates)}; write one of them")
     return next(iter(candidates))
 
 
-def _unknown(flag: str) -> str:
+def _unknown(flag: str, known: Mapping[str, Option]) -> str:
     hint = (
-        nearest(flag.replace("_", "-"), (option.flag for option in _OPTIONS))
+        nearest(flag.replace("_", "-"), dict.fromkeys(option.flag for option in known.values()))
         or "; flags of your program go after its name"
     )
     return f"unknown flag {flag}{hint}"
