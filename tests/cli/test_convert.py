@@ -11,7 +11,7 @@ from phalanx.cli import convert
 from phalanx.multiprocessing.std import Std
 
 READERS: list[Callable[[str], object]] = [
-    convert.choice("spawn", "fork"),
+    convert.Choice("spawn", "fork"),
     convert.comma_list,
     convert.count,
     convert.node_range,
@@ -27,7 +27,7 @@ READERS: list[Callable[[str], object]] = [
 ]
 
 
-@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: getattr(reader, "__name__", "Choice"))
 @given(raw=st.one_of(st.text(max_size=20), st.from_regex(r"\A[-+0-9:.,=KMGiBe_ ]{0,12}\Z")))
 def test_any_text_is_read_or_refused_with_a_sentence(reader: Callable[[str], object], raw: str) -> None:
     try:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 __all__ = ["command", "main"]
 
-_COMMANDS = ("run",)
+_COMMANDS = ("run", "completion", "config-schema")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(list(sys.argv[1:] if argv is None else argv))
     except UsageError as mistake:
-        print(f"phalanx: error: {mistake}", file=sys.stderr)
+        for line in str(mistake).splitlines():  # of a configuration file all mistakes are told at once
+            print(f"phalanx: error: {line}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:  # before the launcher took over the signals: nothing has been started yet
         return 130
@@ -66,8 +67,31 @@ def _main(words: list[str]) -> int:
 
         print(manual.version() if command.endswith("version") else manual.phalanx_page(), end="")
         return 0
+    if command in _COMMANDS:
+        return _print(command, rest)
     if not command:
         raise UsageError("no command was given; write phalanx run SCRIPT, or phalanx --help")
     raise UsageError(
         f"{command!r} is no command{nearest(command, _COMMANDS) or '; did you mean phalanx run ' + command + '?'}"
     )
+
+
+def _print(command: str, words: list[str]) -> int:
+    """Print what is made of the option table for other programs to read."""
+    from phalanx.cli.mistakes import UsageError, nearest
+
+    if command == "config-schema":
+        from phalanx.cli.config.schema import json_schema_text
+
+        if words:
+            raise UsageError(f"config-schema takes no words; leave out {words[0]!r}")
+        text = json_schema_text()
+    else:
+        from phalanx.cli.completion import SHELLS, completion
+
+        if len(words) != 1 or words[0] not in SHELLS:
+            hint = nearest(words[0], SHELLS) if words else ""
+            raise UsageError(f"completion takes the name of a shell: {', '.join(SHELLS)}{hint}")
+        text = completion(words[0])
+    print(text, end="")
+    return 0

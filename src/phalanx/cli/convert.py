@@ -7,6 +7,7 @@ with the name of the flag or variable and a colon. So a mistake reads the same w
 from __future__ import annotations
 
 import math
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,13 @@ from phalanx.cli.mistakes import nearest
 from phalanx.launcher.plugins import BACKENDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from phalanx.multiprocessing.std import Std
 
 __all__ = [
+    "Choice",
     "a_signal",
     "backend",
     "backoff",
-    "choice",
     "comma_list",
     "count",
     "devices",
@@ -35,6 +34,7 @@ __all__ = [
     "port",
     "rank_set",
     "refill",
+    "script",
     "secret",
     "signals",
     "size",
@@ -210,15 +210,17 @@ def size(raw: str) -> int:
     return int(amount)
 
 
-def choice(*allowed: str) -> Callable[[str], str]:
-    """Return a reader that takes one of ``allowed``."""
+class Choice:
+    """A reader that takes one of ``allowed``."""
 
-    def read(raw: str) -> str:
-        if raw not in allowed:
-            raise ValueError(f"{raw!r} is not one of {', '.join(allowed)}{nearest(raw, allowed)}")
+    def __init__(self, *allowed: str) -> None:
+        self.allowed = allowed
+
+    def __call__(self, raw: str) -> str:
+        """Return the word if it is allowed."""
+        if raw not in self.allowed:
+            raise ValueError(f"{raw!r} is not one of {', '.join(self.allowed)}{nearest(raw, self.allowed)}")
         return raw
-
-    return read
 
 
 def node_range(raw: str) -> tuple[int, int]:
@@ -296,6 +298,28 @@ def threads(raw: str) -> int:
     if not 1 <= number <= _THREADS_MAX:
         raise ValueError(f"{raw[:40]!r} is no number of threads; write 1 or more, or auto")
     return number
+
+
+def script(raw: str) -> str:
+    """Return a script's path: a file, or a folder with a ``__main__.py``, that is there and can be read."""
+    if not os.path.exists(raw):
+        raise ValueError(
+            f"there is no script {raw!r}{_place(raw)}; -m runs a module, --no-python any other program"
+        )
+    if os.path.isdir(raw) and not os.path.exists(os.path.join(raw, "__main__.py")):
+        raise ValueError(f"{raw!r} is a folder without a __main__.py, so Python cannot run it")
+    if not os.access(raw, os.R_OK):
+        raise ValueError(f"the script {raw!r} cannot be read; check its permissions")
+    return raw
+
+
+def _place(path: str) -> str:
+    if os.path.isabs(path):
+        return ""
+    try:
+        return f" in {os.getcwd()}"
+    except FileNotFoundError:
+        return ", and the current folder has been deleted"
 
 
 def error_handler(raw: str) -> str:

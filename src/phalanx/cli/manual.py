@@ -34,12 +34,25 @@ def phalanx_page() -> str:
     """Return the page of ``phalanx --help``."""
     return """\
 usage: phalanx run [flags] SCRIPT [the script's own arguments]
+       phalanx completion bash|zsh|fish
+       phalanx config-schema
        phalanx --version
 
-Starts n copies of a program, watches them, and keeps the job going when they fail.
+Starts n copies of a program, watches them, and keeps the job going when they
+fail.
 
 commands:
-  run    start a job, or this machine's part of one; phalanx run --help lists its flags
+  run            start a job, or this machine's part of one; phalanx run --help
+                 lists its flags
+  completion     print a script that completes flags in your shell:
+                 eval "$(phalanx completion bash)"
+  config-schema  print the JSON Schema of the file of phalanx run --config
+
+examples:
+  phalanx run --nproc-per-node gpu train.py --lr 0.1
+  phalanx run --nnodes 2:4 --max-restarts 3 --rdzv-backend c10d \\
+      --rdzv-endpoint node0:29400 train.py
+  phalanx run --config job.yaml --print-config
 """
 
 

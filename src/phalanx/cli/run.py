@@ -24,7 +24,15 @@ __all__ = ["launch_values", "main", "run_options"]
 
 EX_TEMPFAIL = 75  # sysexits.h
 # The agents' own, and files that a launcher inside of a worker must not write in our place.
-_OURS_ALONE = (SECRET, "PHALANX_REPORT_FILE", "PET_REPORT_FILE", "PET_ERROR_FILE")
+_OURS_ALONE = (
+    SECRET,
+    "PHALANX_REPORT_FILE",
+    "PET_REPORT_FILE",
+    "PET_ERROR_FILE",
+    "PHALANX_CONFIG",
+    "PET_CONFIG",
+)
+_LOOKING = frozenset({"print_config", "dry_run"})  # switches with which nothing is started
 
 
 def main(words: Sequence[str]) -> int:
@@ -35,7 +43,12 @@ def main(words: Sequence[str]) -> int:
 
         print(manual.run_page() if line.wants is HELP else manual.version(), end="")
         return 0
-    values = launch_values(line, os.environ)
+    found = asked(line, os.environ)
+    if line.given.keys() & _LOOKING:
+        from phalanx.cli import looking
+
+        return looking.main(found)
+    values = fields_of(found)
     for name in _OURS_ALONE:  # workers inherit what is left here
         os.environ.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""Each option's text and where it came from: a flag, else a variable, else the default.
+"""Each option's text and where it came from: a flag, else a variable, else the configuration file, else the default.
 
 The chain is data, a tuple of sources in the order of their strength; each gives the text that it has for an option, or
 nothing. Whoever wants to know which of them won finds it beside the text.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
+from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.words import CommandLine
 
-__all__ = ["Asked", "Source", "Text", "asked"]
+__all__ = ["Asked", "JobFile", "Program", "Source", "Text", "asked"]
 
 
 class Text(NamedTuple):
@@ -21,7 +22,25 @@ class Text(NamedTuple):
     text: str | None
     origin: str
     """How messages name the place: a flag, a variable, a key of a file with its line. A default goes by its flag."""
-    kind: Literal["flag", "variable", "default"]
+    kind: Literal["flag", "variable", "file", "default"]
+
+
+class Program(NamedTuple):
+    """What to run. ``switch`` is the option that says of which kind it is; ``None``: the words have said it."""
+
+    name: str
+    arguments: tuple[str, ...]
+    switch: str | None = None
+    origin: str = ""
+
+
+class JobFile(NamedTuple):
+    """What a configuration file says. ``texts`` are by the option's ``dest``, ``env`` by the variable's name."""
+
+    path: str
+    texts: Mapping[str, Text]
+    program: Program | None
+    env: Mapping[str, Text]
 
 
 Source = Callable[[Option], Text | None]
@@ -32,23 +51,45 @@ class Asked(NamedTuple):
 
     texts: Mapping[str, Text]
     """By the option's ``dest``; every option is there."""
-    script: str | None
-    arguments: tuple[str, ...]
+    program: Program | None
     environ: Mapping[str, str]
+    env: Mapping[str, Text] = {}
+    """Variables for the workers."""
+
+
+_KINDS_OF_PROGRAM = ("module", "no_python", "run_path")
 
 
 def asked(line: CommandLine, environ: Mapping[str, str]) -> Asked:
-    """Return each option's text from the strongest source that has one."""
-    chain = (_flags(line.given), _variables(environ))
-    return Asked({one.dest: _strongest(chain, one) for one in OPTIONS}, line.script, line.arguments, environ)
+    """Return each option's text from the strongest source that has one.
+
+    Raises ``UsageError`` if a configuration file is named and cannot be read, with all that is wrong with it.
+    """
+    chain: tuple[Source, ...] = (_flags(line.given), _variables(environ))
+    texts = {one.dest: found for one in OPTIONS if (found := _strongest(chain, one)) is not None}
+    program = None if line.script is None else Program(line.script, line.arguments)
+    env: Mapping[str, Text] = {}
+    if "config" in texts and texts["config"].text:
+        from phalanx.cli.config import read_job_file
+
+        file = read_job_file(
+            texts["config"].text, environ, overruled=texts.keys(), names_program=program is None
+        )
+        if program is None and file.program is not None:
+            program = file.program
+            texts.update(_kind_of(program, line.given))
+        env = file.env
+        texts = {**file.texts, **texts}
+    defaults = {one.dest: Text(one.default, one.flag, "default") for one in OPTIONS if one.dest not in texts}
+    return Asked({**defaults, **texts}, program, environ, env)
 
 
-def _strongest(chain: tuple[Source, ...], option: Option) -> Text:
+def _strongest(chain: tuple[Source, ...], option: Option) -> Text | None:
     for source in chain:
         found = source(option)
         if found is not None:
             return found
-    return Text(option.default, option.flag, "default")
+    return None
 
 
 def _flags(given: Mapping[str, str]) -> Source:
@@ -66,3 +107,17 @@ def _variables(environ: Mapping[str, str]) -> Source:
         return None
 
     return find
+
+
+def _kind_of(program: Program, given: Mapping[str, str]) -> dict[str, Text]:
+    """Return what a file's program is, for the switches that would say it: who names it knows its kind."""
+    for dest in _KINDS_OF_PROGRAM:
+        if dest in given:
+            flag = "--" + dest.replace("_", "-")
+            raise UsageError(
+                f"{flag} is about a program that the command line names, and {program.origin} names this one"
+            )
+    return {
+        dest: Text("1" if dest == program.switch else "0", program.origin, "file")
+        for dest in _KINDS_OF_PROGRAM
+    }

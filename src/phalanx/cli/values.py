@@ -11,6 +11,7 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from phalanx.cli import convert
 from phalanx.cli.mistakes import UsageError, warn
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.sources import Asked, Text
@@ -34,7 +35,9 @@ _AS_GIVEN = (
     "log_dir",
     "log_line_prefix_template",
     "log_max_size",
+    "logs_specs",
     "node_rank",
+    "numa_binding",
     "rdzv_backend",
     "rdzv_conf",
     "rdzv_endpoint",
@@ -53,8 +56,8 @@ class Values:
     """The value of each option by its ``dest``, and how messages name the place that it came from."""
 
     def __init__(self, asked: Asked) -> None:
-        self.script = asked.script
-        self.arguments = asked.arguments
+        self.program = asked.program
+        self.env = {name: found.text or "" for name, found in asked.env.items()}
         self.environ = asked.environ
         self.given = frozenset(dest for dest, found in asked.texts.items() if found.kind != "default")
         self.origins = {dest: found.origin for dest, found in asked.texts.items()}
@@ -64,14 +67,20 @@ class Values:
         return self._values[dest]
 
 
-def fields_of(asked: Asked) -> dict[str, Any]:
-    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr."""
+def fields_of(asked: Asked, *, makes_folder: bool = True) -> dict[str, Any]:
+    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr.
+
+    ``makes_folder=False`` leaves the log folder unmade, for who wants to know and not to start.
+    """
     values = Values(asked)
     fields: dict[str, Any] = {name: values[name] for name in _AS_GIVEN}
     for theme in _THEMES:
         fields.update(theme(values))
     _check_meeting(fields, values.origins)
-    _check_log_dir(values["log_dir"], values.origins["log_dir"])
+    if values["numa_binding"] is not None:
+        _check_binding(fields, values.origins["numa_binding"])
+    if makes_folder:
+        _check_log_dir(values["log_dir"], values.origins["log_dir"])
     return fields
 
 
@@ -91,7 +100,8 @@ def _read(option: Option, found: Text) -> Any:
 
 def _program(values: Values) -> dict[str, Any]:
     """Return what to run; a script must exist, a module or a command is looked up when it is started."""
-    if values.script is None:
+    program = values.program
+    if program is None:
         raise UsageError(
             "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
         )
@@ -100,33 +110,18 @@ def _program(values: Values) -> dict[str, Any]:
     # torchrun's --run-path wins over the other two. It runs a script by path as __main__, as we run every script.
     module, no_python = (values[dest] and not values["run_path"] for dest in ("module", "no_python"))
     if not (module or no_python):
-        _check_script(values.script)
+        try:
+            convert.script(program.name)
+        except ValueError as reason:
+            raise UsageError(str(reason)) from None
+    more = {"env": values.env} if values.env else {}
     return {
-        "entrypoint": values.script,
-        "args": values.arguments,
+        **more,
+        "entrypoint": program.name,
+        "args": program.arguments,
         "module": module,
         "no_python": no_python,
     }
-
-
-def _check_script(script: str) -> None:
-    if not os.path.exists(script):
-        raise UsageError(
-            f"there is no script {script!r}{_place(script)}; -m runs a module, --no-python any other program"
-        )
-    if os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        raise UsageError(f"{script!r} is a folder without a __main__.py, so Python cannot run it")
-    if not os.access(script, os.R_OK):
-        raise UsageError(f"the script {script!r} cannot be read; check its permissions")
-
-
-def _place(script: str) -> str:
-    if os.path.isabs(script):
-        return ""
-    try:
-        return f" in {os.getcwd()}"
-    except FileNotFoundError:
-        return ", and the current folder has been deleted"
 
 
 def _surroundings(values: Values) -> dict[str, Any]:
@@ -320,6 +315,17 @@ def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         raise UsageError(whole_rounds_only(options.rdzv_backend))
     for about, sentence in meeting.warnings:
         warn(f"{origins[about]}: {sentence}")
+
+
+def _check_binding(fields: Mapping[str, Any], origin: str) -> None:
+    from phalanx.launcher.binding import binding_of
+    from phalanx.launcher.options import RunOptions
+    from phalanx.multiprocessing.affinity import BindingError
+
+    try:
+        binding_of(RunOptions(**fields))
+    except BindingError as reason:
+        raise UsageError(f"{origin}: {reason}") from None
 
 
 def _check_log_dir(log_dir: str | None, origin: str) -> None:

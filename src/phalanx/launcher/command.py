@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any
@@ -40,22 +40,19 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     Raises ``LogDirError`` when the log folder cannot be written and ``ValueError``, with a sentence, for a value that
     cannot be used; both before any worker has started.
     """
-    from phalanx.multiprocessing.logs import DefaultLogsSpecs
-
     if options.debug_rank is not None:
         options = for_debugging(options)
-    logs = DefaultLogsSpecs(
-        options.log_dir,
-        options.redirects,
-        options.tee,
-        options.local_ranks_filter,
-        stderr_tail=options.stderr_tail,
-        max_bytes=options.log_max_size,
-    )
+    logs = logs_of(options)
     meeting = meeting_of(options)
     spec = job_of(options, logs, meeting, host=host)
     for notice in (*meeting.notices, *([] if host is not None else _notices(options))):
         print(f"phalanx: {notice}", file=sys.stderr)
+    if options.numa_binding is not None:
+        from phalanx.launcher.binding import binding_of
+
+        plan = binding_of(options)
+        print(f"phalanx: {plan.sentence}", file=sys.stderr)
+        spec = changed(spec, affinity=plan.cpus)
     try:
         code = run_job(spec)
     finally:
@@ -65,6 +62,24 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     return code
 
 
+def logs_of(options: RunOptions) -> LogsSpecs:
+    """Where streams go: the built-in layout, or a plug-in that is not loaded yet. Raises ``ValueError``."""
+    asked = (options.log_dir, options.redirects, options.tee, options.local_ranks_filter)
+    if options.logs_specs is not None:
+        from phalanx.launcher.log_plugins import PluggedLogs, find_log_plugin
+
+        if (entry := find_log_plugin(options.logs_specs)) is not None:
+            return PluggedLogs(entry, *asked, stderr_tail=options.stderr_tail, max_bytes=options.log_max_size)
+    from phalanx.multiprocessing.logs import DefaultLogsSpecs
+
+    return DefaultLogsSpecs(*asked, stderr_tail=options.stderr_tail, max_bytes=options.log_max_size)
+
+
+def _loading_of(logs: LogsSpecs, options: RunOptions) -> Callable[[], None] | None:
+    load = getattr(logs, "load", None)
+    return None if load is None else partial(load, one_by_one=options.restart_scope == "worker")
+
+
 def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host | None = None) -> JobSpec:
     """The agent's view of what was asked for. Raises ``ValueError``."""
     check_env(options.env)
@@ -72,7 +87,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
     token = os.urandom(16).hex()
     handler = None if options.error_handler is None else resolve_error_handler(options.error_handler)
     spec = JobSpec(
-        name=options.entrypoint,
+        name=options.name or options.entrypoint,
         role=options.role,
         entrypoint=command,
         arguments=lambda local_rank: tuple(
@@ -97,8 +112,11 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
             options.role,
         ),
         logs=logs,
+        prepare=_loading_of(logs, options),
         adopts_orphans=adopts_orphans(meeting),
-        tells_log_folder=options.log_dir is None and is_logging(options.redirects, options.tee),
+        tells_log_folder=options.log_dir is None
+        and options.logs_specs is None
+        and is_logging(options.redirects, options.tee),
         membership=meeting.membership,
         open_store=meeting.open_store,
         make_handler=meeting.make_handler,
@@ -116,6 +134,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         duplicate_stdout_filters=options.duplicate_stdout_filters,
         duplicate_stderr_filters=options.duplicate_stderr_filters,
         host=host,
+        observe=None if host is None else host.observe,
         debug_rank=options.debug_rank,
         error_file=options.error_file,
         report_file=options.report_file,

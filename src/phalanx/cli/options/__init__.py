@@ -6,10 +6,10 @@ Flags (in both spellings), ``PET_*`` variables, conversion, defaults and ``--hel
 
 from __future__ import annotations
 
-from phalanx.cli.options import failures, logs, nodes, program
+from phalanx.cli.options import asking, failures, logs, nodes, program
 from phalanx.cli.options.option import Option
 
-__all__ = ["GROUPS", "HELP", "OPTIONS", "VERSION", "Option"]
+__all__ = ["GROUPS", "HELP", "OPTIONS", "SECTIONS", "VERSION", "Option", "section_of"]
 
 GROUPS = (
     program.SIZE,
@@ -19,8 +19,26 @@ GROUPS = (
     logs.LOGS,
     nodes.RENDEZVOUS,
     program.ENVIRONMENT,
+    asking.ASKING,
 )
-OPTIONS: tuple[Option, ...] = (*program.ROWS, *failures.ROWS, *logs.ROWS, *nodes.ROWS)
+OPTIONS: tuple[Option, ...] = (*program.ROWS, *failures.ROWS, *logs.ROWS, *nodes.ROWS, *asking.ROWS)
+
+# The section of a configuration file that has the options of a group, where a row names none of its own.
+SECTIONS = {
+    program.SIZE: "elastic",
+    program.PROGRAM: "script",
+    failures.RESTART: "restart",
+    failures.FAILURE: "job",
+    logs.LOGS: "logs",
+    nodes.RENDEZVOUS: "store",
+    program.ENVIRONMENT: "job",
+}
+
+
+def section_of(option: Option) -> str:
+    """Return the section of a configuration file in which the option is a key; empty: it is none."""
+    return SECTIONS.get(option.group, "") if option.section is None else option.section
+
 
 HELP = Option(name="help", short="h", group="", help="show this page")
 VERSION = Option(name="version", torchrun=False, group="", help="show the version")

@@ -17,6 +17,7 @@ ROWS: tuple[Option, ...] = (
         read=convert.count,
         default="0",
         group=RESTART,
+        section="elastic",
         help="restarts of the workers after a failure before the job fails; one budget for all nodes",
     ),
     Option(
@@ -94,7 +95,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="restart-scope",
         metavar="SCOPE",
-        read=convert.choice("group", "worker"),
+        read=convert.Choice("group", "worker"),
         default="group",
         torchrun=False,
         group=RESTART,
@@ -182,6 +183,7 @@ ROWS: tuple[Option, ...] = (
         read=convert.duration,
         default="0.1",
         group=FAILURE,
+        section="elastic",
         help="accepted and not needed: an exit is an event here, nothing is polled",
     ),
     Option(

@@ -28,6 +28,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="rdzv-id",
         metavar="ID",
+        section="job",
         group=RENDEZVOUS,
         help="id of the job; without it one is made, but for etcd and file",
     ),

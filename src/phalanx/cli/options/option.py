@@ -29,6 +29,8 @@ class Option(Struct, kw_only=True):
     has_variable: bool = True
     torchrun: bool = True
     later: str | None = None
+    section: str | None = None
+    """Of a configuration file; None: that of the group, and empty: it is no key of a file."""
 
     @property
     def flag(self) -> str:
@@ -64,6 +66,7 @@ def switch(
     short: str | None = None,
     later: str | None = None,
     torchrun: bool = True,
+    section: str | None = None,
 ) -> Option:
     """A row for a switch: a flag that stands alone, off unless it is given."""
     return Option(
@@ -75,4 +78,5 @@ def switch(
         short=short,
         later=later,
         torchrun=torchrun,
+        section=section,
     )

@@ -38,9 +38,11 @@ ROWS: tuple[Option, ...] = (
         help="rank of this node where ranks are fixed by hand (static; without it 0); elsewhere a hint for the order "
         "of nodes",
     ),
-    switch("module", PROGRAM, "run the program as a module, like python -m", short="m"),
-    switch("no-python", PROGRAM, "the program is a command of its own, not a Python script"),
-    switch("run-path", PROGRAM, "run the script by its path as __main__; here every script is run so"),
+    switch("module", PROGRAM, "run the program as a module, like python -m", short="m", section=""),
+    switch("no-python", PROGRAM, "the program is a command of its own, not a Python script", section=""),
+    switch(
+        "run-path", PROGRAM, "run the script by its path as __main__; here every script is run so", section=""
+    ),
     Option(
         name="python",
         metavar="PATH",
@@ -61,7 +63,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="start-method",
         metavar="METHOD",
-        read=convert.choice("spawn", "fork", "forkserver"),
+        read=convert.Choice("spawn", "fork", "forkserver"),
         default="spawn",
         group=PROGRAM,
         help="how worker functions are started: spawn, fork or forkserver; of no effect on scripts and commands",
@@ -112,9 +114,10 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="numa-binding",
         metavar="KIND",
+        read=convert.Choice("node", "socket", "exclusive", "core-complex"),
         group=ENVIRONMENT,
         has_variable=False,
-        help="not in this version",
-        later="binding to NUMA nodes is not supported by this version; start workers under numactl with --no-python",
+        help="bind each worker to CPUs near its device: those of its NUMA node or socket, exclusive cores of the "
+        "node, or a core-complex that shares a cache; without devices workers are dealt over the nodes",
     ),
 )
