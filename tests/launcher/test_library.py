@@ -31,6 +31,7 @@ from phalanx.cli.mistakes import UsageError
 from phalanx.cli.run import run_options
 from phalanx.launcher import AgentProcess, Outcome, RunOptions, library
 from phalanx.launcher.handover import from_json, to_json
+from phalanx.launcher.outcome import LastWords
 from phalanx.multiprocessing.nameless import NamelessFile
 
 pytestmark = pytest.mark.system
@@ -883,7 +884,7 @@ def raw_agent(house: House, order: bytes) -> tuple[subprocess.Popen[bytes], sock
     root = str(Path(library.__file__).parents[2])
     given = (handover.fd, theirs.fileno())
     process = subprocess.Popen(
-        [sys.executable, "-P", "-c", library._PROGRAM, root, *map(str, given), "-1", "test"],
+        [sys.executable, "-P", "-c", library._PROGRAM, root, *map(str, given), "-1", "-1", "test"],
         pass_fds=given,
         env=house.env,
         cwd=house.folder,
@@ -905,7 +906,7 @@ def test_nonsense_instead_of_options_is_one_sentence(house: House, order: bytes)
     assert re.fullmatch(
         rb"phalanx: error: the agent cannot read what it is asked to run: RunOptions[^\n]*\n", err
     )
-    outcome = from_json(handover.read(), Outcome)
+    outcome = from_json(handover.read(), LastWords).outcome
     assert (outcome.exit_code, outcome.report) == (70, err.decode())
     handover.close()
 

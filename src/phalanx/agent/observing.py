@@ -297,6 +297,7 @@ class Observing:
             pid=one.pid,
             exit_code=one.exit_code,
             message=one_line(one.message or one.summary or one.why_not_started),
+            traceback=one.traceback,
             host=one.host,
             error_file=one.error_file,
             is_collateral=one.is_collateral,

@@ -201,6 +201,8 @@ class WorkerFailed(Happening, kw_only=True):
     exit_code: int
     message: str
     """One line: the exception, or what its signal means."""
+    traceback: str = ""
+    """Of the recorded exception."""
     host: str = ""
     error_file: str = ""
     """Where its error file is, on its host; empty: it has written none."""

@@ -1,8 +1,9 @@
 """The other side of ``library.py``: the process in which a hosted agent runs.
 
-It is handed three descriptors: a nameless file that holds the ``RunOptions`` and takes the ``Outcome``; a socket on
-which the host writes numbers of signals, one byte each, and whose end is the host's; and the host's pidfd, because a
-forked child of the host may hold that socket open when the host is dead. None of them reaches a worker.
+It is handed four descriptors: a nameless file that holds the ``RunOptions`` and takes the ``Outcome``; a socket on
+which the host writes numbers of signals, one byte each, and whose end is the host's; the host's pidfd, because a
+forked child of the host may hold that socket open when the host is dead; and a pipe for happenings, or -1 if the host
+wants none. None of them reaches a worker.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import signal
 import socket
 import sys
 import traceback
-from typing import NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn
 
 from phalanx.agent.spec import Ended
 from phalanx.agent.verdict.verdict import EX_BUG, EX_UNAVAILABLE, EX_USAGE, Ending
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.launcher.options import RunOptions
-from phalanx.launcher.outcome import Outcome
+from phalanx.launcher.outcome import LastWords, Outcome
+from phalanx.launcher.outlook import HappeningsOut
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import has_ended
+
+if TYPE_CHECKING:
+    from phalanx.events.job import Happening
 
 __all__ = ["HostLink", "command"]
 
@@ -33,7 +39,7 @@ SECRET = "PHALANX_SECRET"  # the agents', and workers would inherit it
 class HostLink:
     """The agent's connection to its host; a ``phalanx.agent.spec.Host``."""
 
-    def __init__(self, link: int, host_pidfd: int, handover: NamelessFile) -> None:
+    def __init__(self, link: int, host_pidfd: int, handover: NamelessFile, happenings: int = -1) -> None:
         """``host_pidfd`` is -1 where the system has no pidfds."""
         self.is_gone = False
         self.is_in_use = False
@@ -43,6 +49,7 @@ class HostLink:
         self._link.setblocking(False)
         self._host_pidfd = host_pidfd
         self._handover = handover
+        self._happenings = HappeningsOut(happenings) if happenings >= 0 else None
         self._either = select.epoll()
         for fd in (link, host_pidfd):
             if fd >= 0:
@@ -67,6 +74,11 @@ class HostLink:
             self.is_gone = not data
         return tuple(one for one in numbers if one in signal.valid_signals())
 
+    @property
+    def observe(self) -> Callable[[Happening], object] | None:
+        """What takes happenings for the host, if it wants them."""
+        return None if self._happenings is None else self._happenings.put
+
     def told(self, ended: Ended) -> None:
         """Hand the outcome to the host."""
         self.tell(
@@ -81,8 +93,9 @@ class HostLink:
 
     def tell(self, outcome: Outcome) -> None:
         """Write the outcome into the file that the host reads when we have ended. Never raises."""
+        left = "" if self._happenings is None else self._happenings.left()
         try:
-            self._handover.write(to_json(outcome).encode())
+            self._handover.write(to_json(LastWords(outcome=outcome, happenings=left)).encode())
         except (OSError, TypeError):  # no memory: our exit code has to do
             traceback.print_exc()
         self.has_told = True
@@ -94,17 +107,17 @@ class HostLink:
 
 
 def command() -> NoReturn:
-    """Be the agent: ``argv`` names the file, the socket and the pidfd. Ends the process, as ``phalanx run`` does."""
+    """Be the agent: ``argv`` names file, socket, pidfd and pipe. Ends the process, as ``phalanx run`` does."""
     gc.disable()  # until the agent turns it on: imports make no garbage
     # That of the thread that started us; the program may block signals there for its own ends.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.pop(SECRET, None)
-    file, link, host_pidfd = map(int, sys.argv[1:4])
-    for fd in (file, link, host_pidfd):
+    file, link, host_pidfd, happenings = map(int, sys.argv[1:5])
+    for fd in (file, link, host_pidfd, happenings):
         if fd >= 0:
             os.set_inheritable(fd, False)
     handover = NamelessFile.of(file)
-    host = HostLink(link, host_pidfd, handover)
+    host = HostLink(link, host_pidfd, handover, happenings)
     try:
         code = _serve(host, handover)
     except BaseException:  # noqa: BLE001 # the process's border: the record is what is left of it

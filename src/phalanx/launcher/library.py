@@ -16,17 +16,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Any, Self
 
 from phalanx.agent.verdict.verdict import Ending
+from phalanx.events.job import Happening
+from phalanx.events.status import JobStatus
+from phalanx.launcher.descriptors import (
+    above_standard,
+    close_all,
+    copies,
+    open_or_null,
+    own_pidfd,
+    pipe,
+    readable,
+)
 from phalanx.launcher.handover import from_json, to_json
 from phalanx.launcher.options import RunOptions
-from phalanx.launcher.outcome import Outcome
+from phalanx.launcher.outcome import LastWords, Outcome
+from phalanx.launcher.outlook import HappeningsIn
 from phalanx.multiprocessing.nameless import NamelessFile
-from phalanx.multiprocessing.pidfd import EXIT_CODE_LOST, Child, has_ended, watch_child
+from phalanx.multiprocessing.pidfd import EXIT_CODE_LOST, Child, has_ended, ready_of, watch_child
 
 __all__ = ["AgentProcess", "Outcome", "start"]
 
@@ -47,12 +59,14 @@ def start(
     cwd: str | os.PathLike[str] | None = None,
     stdout: int | IO[Any] | None = None,
     stderr: int | IO[Any] | None = None,
+    observe: bool = True,
 ) -> AgentProcess:
     """Start a job's agent and return at once; what the job is like, and where it fails, the outcome tells.
 
     ``env`` is the whole environment of agent and workers, by default this program's; ``stdout`` and ``stderr`` take
     what workers and agent print: a descriptor, a file, ``subprocess.DEVNULL``, or None for this program's own. Standard
-    input is empty. Raises ``TypeError`` for a value in ``options`` of another type than its field's, ``ValueError``
+    input is empty. Without ``observe`` the agent tells nothing but its end: ``happenings`` and ``status`` know no more.
+    Raises ``TypeError`` for a value in ``options`` of another type than its field's, ``ValueError``
     for ``subprocess.PIPE`` (nobody would read it), and ``OSError`` when no process can be started.
     """
     if subprocess.PIPE in (stdout, stderr):
@@ -64,24 +78,29 @@ def start(
     with ExitStack() as until_started, ExitStack() as after_start:
         handover = NamelessFile("phalanx-job")
         until_started.callback(handover.close)
-        handover.fd = _above_standard(handover.fd)
+        handover.fd = above_standard(handover.fd)
         handover.write(order)
         ours, theirs = socket.socketpair()
-        link = socket.socket(fileno=_above_standard(ours.detach()))
+        link = socket.socket(fileno=above_standard(ours.detach()))
         until_started.callback(link.close)
         link.setblocking(False)
-        their_link = _above_standard(theirs.detach())
+        their_link = above_standard(theirs.detach())
         after_start.callback(os.close, their_link)
-        host = _own_pidfd()
+        host = own_pidfd()
         if host >= 0:
             after_start.callback(os.close, host)
-        given = (handover.fd, their_link, host)
+        received, sent = pipe() if observe else (-1, -1)
+        happenings = HappeningsIn(received)
+        until_started.callback(happenings.close)
+        if sent >= 0:
+            after_start.callback(os.close, sent)
+        given = (handover.fd, their_link, host, sent)
         process = subprocess.Popen(
             # The last word is for who looks at a list of processes.
             [sys.executable, "-P", "-c", _PROGRAM, root, *map(str, given), options.entrypoint],
             stdin=subprocess.DEVNULL,
-            stdout=_open_or_null(stdout, 1),
-            stderr=_open_or_null(stderr, 2),
+            stdout=open_or_null(stdout, 1),
+            stderr=open_or_null(stderr, 2),
             env=env,
             cwd=cwd,
             pass_fds=[fd for fd in given if fd >= 0],
@@ -94,7 +113,7 @@ def start(
             process.wait()
             raise
         until_started.pop_all()
-    return AgentProcess(options, process, child, link, handover)
+    return AgentProcess(options, process, child, link, handover, happenings)
 
 
 class AgentProcess:
@@ -111,12 +130,14 @@ class AgentProcess:
         child: Child | None,
         link: socket.socket,
         handover: NamelessFile,
+        happenings: HappeningsIn,
     ) -> None:
         self._options = options
         self._process = process  # reaps, and knows what to do if we do not
         self._child = child
         self._link = link
         self._handover = handover
+        self._happenings = happenings
         self._lock = threading.Lock()
         self._outcome: Outcome | None = None
         self._ended_at: float | None = None
@@ -126,30 +147,63 @@ class AgentProcess:
         """The agent's process id; it leads a session of its own."""
         return self._process.pid
 
-    def wait(self, timeout_s: float | None = None) -> Outcome | None:
-        """Wait for the end of agent and job; None when ``timeout_s`` was not enough, and the job goes on."""
+    def wait(
+        self,
+        timeout_s: float | None = None,
+        *,
+        on_happening: Callable[[Happening], object] | None = None,
+    ) -> Outcome | None:
+        """Wait for the end of agent and job; None when ``timeout_s`` was not enough, and the job goes on.
+
+        ``on_happening`` is called here with each happening as it comes, ``JobEnded`` last; what it raises is raised,
+        and the job goes on. Each happening is handed out once, to whoever asks first.
+        """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        while (awaited := self._awaited()) is not None:
-            fd, limit_s = awaited
+        while True:
+            awaited = self._awaited()
+            self._hand_out(on_happening)
+            if awaited is None:
+                return self._outcome
+            fds, limit_s = awaited
             try:
                 left_s = -1.0 if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-                is_ready = has_ended(fd, left_s if limit_s is None or 0 <= left_s < limit_s else limit_s)
+                ready = ready_of(fds, left_s if limit_s is None or 0 <= left_s < limit_s else limit_s)
             finally:
-                os.close(fd)
-            if not is_ready and give_up_at is not None and time.monotonic() >= give_up_at:
+                close_all(fds)
+            if fds[0] not in ready and give_up_at is not None and time.monotonic() >= give_up_at:
                 return None
-        return self._outcome
 
-    async def wait_async(self) -> Outcome:
-        """Wait in a running asyncio loop for the end of agent and job. A wait that is cancelled changes nothing."""
-        while (awaited := self._awaited()) is not None:
-            fd, limit_s = awaited
+    async def wait_async(self, *, on_happening: Callable[[Happening], object] | None = None) -> Outcome:
+        """Wait in a running asyncio loop for the end of agent and job. A wait that is cancelled changes nothing.
+
+        ``on_happening`` is called in the loop, as in ``wait``.
+        """
+        while True:
+            awaited = self._awaited()
+            self._hand_out(on_happening)
+            if awaited is None:
+                assert self._outcome is not None, "nothing is awaited"
+                return self._outcome
+            fds, limit_s = awaited
             try:
-                await _readable(fd, limit_s)
+                await readable(fds, limit_s)
             finally:
-                os.close(fd)
-        assert self._outcome is not None, "nothing is awaited"
-        return self._outcome
+                close_all(fds)
+
+    def happenings(self) -> list[Happening]:
+        """What has happened since somebody asked last, in order; ``JobEnded`` comes last, once the agent is gone.
+
+        Kept are some thousands that nobody asks for; of more the oldest are dropped, and counted in their place.
+        """
+        self.wait(0.0)
+        with self._lock:
+            return self._happenings.take()
+
+    def status(self) -> JobStatus:
+        """How the job stands on this node, by all that has happened, whoever took it."""
+        self.wait(0.0)
+        with self._lock:
+            return self._happenings.status
 
     def stop(self, signum: int = signal.SIGTERM) -> bool:
         """Stop the job as ``phalanx run`` does at this signal: workers have their grace, then their trees end.
@@ -224,34 +278,48 @@ class AgentProcess:
             except OSError:
                 return False
 
-    def _awaited(self) -> tuple[int, float | None] | None:
-        """A descriptor to wait for, which is the caller's to close, and for how long at most; None: it is over.
+    def _hand_out(self, on_happening: Callable[[Happening], object] | None) -> None:
+        if on_happening is None:
+            return
+        with self._lock:
+            taken = self._happenings.take()
+        for one in taken:
+            on_happening(one)
 
-        A copy, because each waiter may be in another thread or loop, and whoever comes first closes ours.
+    def _awaited(self) -> tuple[list[int], float | None] | None:
+        """Descriptors to wait for, which are the caller's to close, and for how long at most; None: it is over.
+
+        The first is readable when the agent has ended, or nothing of its job is left; the second, if there is one, when
+        something has happened. Copies, because each waiter may be in another thread or loop, and whoever comes first
+        closes ours.
         """
         with self._lock:
             if self._outcome is not None:
                 return None
+            self._happenings.read()
             if self._child is not None and not has_ended(self._child.fileno()):
-                return os.dup(self._child.fileno()), None
-            outcome = self._told()
+                return copies(self._child.fileno(), self._happenings.fd), None
+            last = self._told()
+            outcome = None if last is None else last.outcome
             if outcome is None or not outcome.is_complete:
                 self._ended_at = self._ended_at or time.monotonic()
                 left_s = self._ended_at + KEEPER_LIMIT_S - time.monotonic()
                 if left_s > 0 and not has_ended(self._link.fileno()):  # its other end is the keeper's, too
-                    return os.dup(self._link.fileno()), left_s
+                    return [os.dup(self._link.fileno())], left_s
             code = self._process.poll()
             self._outcome = outcome or _without_a_word(self._options.entrypoint, code)
+            self._happenings.finish("" if last is None else last.happenings, self._outcome)
             self._close()
             return None
 
-    def _told(self) -> Outcome | None:
+    def _told(self) -> LastWords | None:
         try:
-            return from_json(self._handover.read(), Outcome)
+            return from_json(self._handover.read(), LastWords)
         except ValueError:  # it is the order still, or half an answer
             return None
 
     def _close(self) -> None:
+        self._happenings.close()
         self._link.close()
         self._handover.close()
         if self._child is not None:
@@ -287,59 +355,9 @@ def _signal_for(kind: type[BaseException] | None) -> signal.Signals:
     return signal.SIGINT if kind is not None and issubclass(kind, KeyboardInterrupt) else signal.SIGTERM
 
 
-async def _readable(fd: int, limit_s: float | None) -> None:
-    """Wait until the descriptor is readable, or time is over."""
-    import asyncio
-
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    timer = None if limit_s is None else loop.call_later(limit_s, wake)
-    loop.add_reader(fd, wake)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(fd)
-        if timer is not None:
-            timer.cancel()
-
-
 def _watch(pid: int) -> Child | None:
     """The child by descriptor; None if it has ended, and left no trace because this program ignores SIGCHLD."""
     try:
         return watch_child(pid)
     except ProcessLookupError:
         return None
-
-
-def _own_pidfd() -> int:
-    """A descriptor of this process, for the agent to see its end; -1 where the system has none."""
-    try:
-        return _above_standard(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return -1
-
-
-def _above_standard(fd: int) -> int:
-    """The same descriptor with a number that no standard stream has: a daemon may have closed its own."""
-    if fd > 2:
-        return fd
-    import fcntl
-
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(fd)
-
-
-def _open_or_null(stream: int | IO[Any] | None, inherited: int) -> int | IO[Any] | None:
-    if stream is None:
-        try:
-            os.fstat(inherited)
-        except OSError:
-            return subprocess.DEVNULL
-    return stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.records import Struct
 
-__all__ = ["Outcome"]
+__all__ = ["LastWords", "Outcome"]
 
 
 class Outcome(Struct, kw_only=True):
@@ -20,3 +20,11 @@ class Outcome(Struct, kw_only=True):
     """Which worker failed first, and who else; None when there was no job, or the agent died of something else."""
     is_complete: bool = True
     """Nothing of the job was left when this was written. If it is False, the keeper is ending what is left."""
+
+
+class LastWords(Struct, kw_only=True):
+    """What the agent leaves for its host in the file that held the order."""
+
+    outcome: Outcome
+    happenings: str = ""
+    """Lines of happenings that the host has not taken."""

@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from typing import Protocol
 
 from phalanx.records import Struct
@@ -28,6 +29,7 @@ __all__ = [
     "has_ended",
     "is_supported",
     "make_exits_observable",
+    "ready_of",
     "watch_child",
 ]
 
@@ -105,10 +107,16 @@ def watch_child(pid: int) -> Child:
 
 def has_ended(fd: int, timeout_s: float = 0.0) -> bool:
     """Wait until a pidfd's process has ended (or another descriptor is readable); negative: for ever."""
+    return bool(ready_of((fd,), timeout_s))
+
+
+def ready_of(fds: Iterable[int], timeout_s: float = 0.0) -> set[int]:
+    """Wait until some of the descriptors are readable, or at their end, and return which; negative: for ever."""
     poller = select.poll()
-    poller.register(fd, select.POLLIN)
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
     # Rounded up: a wait that ends a fraction of a millisecond early would spin.
-    return bool(poller.poll(None if timeout_s < 0 else int(timeout_s * 1000 + 0.999)))
+    return {fd for fd, _ in poller.poll(None if timeout_s < 0 else int(timeout_s * 1000 + 0.999))}
 
 
 class PidfdChild:
