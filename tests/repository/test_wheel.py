@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
 def test_it_has_every_module_and_the_mark_of_types_and_no_other_file(wheel: zipfile.ZipFile) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert packed == sources | {"phalanx/py.typed"}
+    assert packed == sources | {"phalanx/py.typed", "phalanx_compat.pth"}
 
 
 def test_it_has_the_licence_and_the_command_and_needs_no_other_package(wheel: zipfile.ZipFile) -> None:
