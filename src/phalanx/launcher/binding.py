@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from phalanx.launcher.devices import CUDA, mask_of
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["binding_of"]
 
 
-def binding_of(options: RunOptions, *, root: str = "/") -> Plan:
+def binding_of(options: RunOptions, *, root: str = "/", allowed: Collection[int] | None = None) -> Plan:
     """Plan the CPUs of this node's workers; empty, with the reason as its sentence, where none may be instead.
 
     Each worker's device is the one of its local rank among those that it sees. Raises ``BindingError``.
@@ -30,7 +31,7 @@ def binding_of(options: RunOptions, *, root: str = "/") -> Plan:
         visible = known.get(CUDA) if mask is None else mask.environment(local_rank).get(CUDA, known.get(CUDA))
         seen.append((visible, 0 if options.virtual_local_rank else local_rank))
     try:
-        return plan_here(options.numa_binding, seen, root=root)
+        return plan_here(options.numa_binding, seen, root=root, allowed=allowed)
     except BindingError as reason:
         if not options.numa_may_fail:
             raise

@@ -38,12 +38,19 @@ class NumaOptions(Protocol):
         """Start workers without a binding, with a warning, where there is none on this machine."""
 
 
-def plan_here(kind: str, seen: Iterable[tuple[str | None, int]], *, root: str = "/") -> Plan:
+def plan_here(
+    kind: str,
+    seen: Iterable[tuple[str | None, int]],
+    *,
+    root: str = "/",
+    allowed: Collection[int] | None = None,
+) -> Plan:
     """Plan for this machine and the CPUs of the calling thread; ``seen`` as for ``device_nodes``.
 
-    Raises ``BindingError``.
+    ``root`` and ``allowed`` stand for another machine, for tests. Raises ``BindingError``.
     """
-    allowed = allowed_cpus()
+    if allowed is None:
+        allowed = allowed_cpus()
     if not allowed:
         raise BindingError(
             "this system does not let a process choose its CPUs (there is no sched_setaffinity)"

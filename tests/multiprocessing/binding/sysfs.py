@@ -28,12 +28,20 @@ class Machine:
         self.write(f"{folder}/topology/thread_siblings_list", write_cpus(siblings))
         if l3 is None:
             return
-        for index, (level, shared) in enumerate([(1, siblings), (1, siblings), (2, siblings), (3, l3)]):
+        caches = [
+            (1, "Data", siblings),
+            (1, "Instruction", siblings),
+            (2, "Unified", siblings),
+            (3, "Unified", l3),
+        ]
+        for index, (level, kind, shared) in enumerate(caches):
+            self.write(f"{folder}/cache/index{index}/type", kind)
             self.write(f"{folder}/cache/index{index}/level", str(level))
             self.write(f"{folder}/cache/index{index}/shared_cpu_list", write_cpus(shared))
 
     def nodes(self, cpus: Mapping[int, Collection[int]], distances: Sequence[Sequence[int]]) -> None:
-        self.write("sys/devices/system/node/online", write_cpus(cpus))
+        for which in ("online", "possible"):
+            self.write(f"sys/devices/system/node/{which}", write_cpus(cpus))
         for (node, mine), row in zip(cpus.items(), distances, strict=True):
             self.write(f"sys/devices/system/node/node{node}/cpulist", write_cpus(mine))
             self.write(f"sys/devices/system/node/node{node}/distance", " ".join(map(str, row)))
@@ -78,6 +86,8 @@ def one_socket_of_many_caches(root: Path) -> Machine:
         first = core // 4 * 4
         l3 = [*range(first, first + 4), *range(16 + first, 20 + first)]
         machine.cpu(number, socket=0, siblings={core, core + 16}, l3=l3)
+    for minor in range(3):
+        machine.gpu(f"0000:0{minor + 1}:00.0", node=0, minor=minor, uuid=f"GPU-{minor}")
     return machine
 
 

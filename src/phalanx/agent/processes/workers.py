@@ -155,6 +155,7 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
             duplicate_stdout_filters=stdout_filters,
             duplicate_stderr_filters=stderr_filters,
             tree=tree,
+            affinity=spec.affinity,
         )
     from phalanx.multiprocessing.functions import MultiprocessContext
 
@@ -169,6 +170,7 @@ def _make_context(spec: JobSpec, settled: Round, channel_path: str, tree: Proces
         duplicate_stdout_filters=stdout_filters,
         duplicate_stderr_filters=stderr_filters,
         tree=tree,
+        affinity=spec.affinity,
     )
 
 
