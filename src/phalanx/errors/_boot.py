@@ -54,6 +54,10 @@ def run() -> None:
         _die_with(int(parent))
     _watch_for_crashes(crash_file)
     arguments, namespace = _leave_no_trace()
+    if "PHALANX_COMPAT" in os.environ:
+        from ._torch_names import lend_if_asked_for
+
+        lend_if_asked_for()
     capture = _Capture()
     try:
         as_module = arguments[0] == "-m"
