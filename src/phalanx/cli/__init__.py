@@ -62,6 +62,10 @@ def _main(words: list[str]) -> int:
         from phalanx.cli import run
 
         return run.main(rest)
+    if command == "torch.distributed.launch":  # python -m phalanx.launch says so, and nobody has to type it
+        from phalanx.cli import legacy
+
+        return legacy.command(rest)
     if command in ("-h", "--help", "help", "--version", "version"):
         from phalanx.cli import manual
 

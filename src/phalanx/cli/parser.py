@@ -73,7 +73,8 @@ def _argument(option: Option) -> dict[str, Any]:
     """The keyword arguments of ``add_argument``."""
     help_text = option.help.replace("%", "%%")
     if option.is_switch:
-        return {"action": check_env, "default": False, "help": help_text}
+        action = check_env if option.has_variable else "store_true"
+        return {"action": action, "default": False, "help": help_text}
     found: dict[str, Any] = {
         "action": env if option.has_variable else "store",
         "type": _NUMBERS.get(option.dest, _comma_separated if option.dest in _FILTERS else str),
@@ -185,6 +186,7 @@ class LauncherParser(argparse.ArgumentParser):
         return best[0] if len({id(action) for action in best}) == 1 else None
 
 
+_SWITCHES = frozenset(option.dest for option in OPTIONS if option.is_switch)
 _OURS_ALONE = frozenset(option.dest for option in OPTIONS if not option.torchrun)
 
 

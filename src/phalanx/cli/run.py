@@ -20,7 +20,7 @@ from phalanx.cli.words import CommandLine, read_words
 if TYPE_CHECKING:
     from phalanx.launcher import RunOptions
 
-__all__ = ["launch_values", "main", "run_options"]
+__all__ = ["LOOKING", "launch_values", "main", "run_line", "run_options"]
 
 EX_TEMPFAIL = 75  # sysexits.h
 # The agents' own, and files that a launcher inside of a worker must not write in our place.
@@ -32,19 +32,23 @@ _OURS_ALONE = (
     "PHALANX_CONFIG",
     "PET_CONFIG",
 )
-_LOOKING = frozenset({"print_config", "dry_run"})  # switches with which nothing is started
+LOOKING = frozenset({"print_config", "dry_run"})  # switches with which nothing is started
 
 
 def main(words: Sequence[str]) -> int:
     """Run a job and return the launcher's exit code. Raises ``UsageError``."""
-    line = read_words(words)
+    return run_line(read_words(words))
+
+
+def run_line(line: CommandLine) -> int:
+    """Do what a command line that was read asks for, as ``main``."""
     if line.wants in (HELP, VERSION):
         from phalanx.cli import manual
 
         print(manual.run_page() if line.wants is HELP else manual.version(), end="")
         return 0
     found = asked(line, os.environ)
-    if line.given.keys() & _LOOKING:
+    if line.given.keys() & LOOKING:
         from phalanx.cli import looking
 
         return looking.main(found)

@@ -19,6 +19,7 @@ from phalanx.cli.parser import get_args_parser
 from phalanx.errors import record
 
 if TYPE_CHECKING:
+    from phalanx.cli.sources import Asked
     from phalanx.launcher import RunOptions
     from phalanx.launcher.launch_config import LaunchConfig
 
@@ -171,7 +172,6 @@ def options_from_args(args: Any) -> RunOptions:
 
     Names that the Namespace lacks come from their variables and defaults; names that are no options are passed over.
     """
-    from phalanx.cli.sources import asked
     from phalanx.cli.values import fields_of
     from phalanx.launcher.options import RunOptions
 
@@ -180,10 +180,15 @@ def options_from_args(args: Any) -> RunOptions:
             "--no-python needs --use-env: only a Python script is told its local rank by an argument"
         )
     try:
-        line = command_line_of(args)
-        return RunOptions(**fields_of(asked(line, environ_of(args, os.environ))))
+        return RunOptions(**fields_of(_asked(args)))
     except (UsageError, TypeError) as mistake:
         raise ValueError(str(mistake)) from None
+
+
+def _asked(args: Any) -> Asked:
+    from phalanx.cli.sources import asked
+
+    return asked(command_line_of(args), environ_of(args, os.environ))
 
 
 def run(args: Any) -> None:
@@ -195,6 +200,10 @@ def run(args: Any) -> None:
 
     >>> run(parse_args(["--no-python", "true"]))
     """
+    from phalanx.cli.run import LOOKING
+
+    if any(getattr(args, dest, False) for dest in LOOKING):
+        return _look(args)
     from phalanx.launcher.foreground import failure_of, wait_in_foreground
     from phalanx.launcher.library import start
 
@@ -203,6 +212,17 @@ def run(args: Any) -> None:
     failure = failure_of(outcome, options.entrypoint)
     if failure is not None:
         raise failure
+    return None
+
+
+def _look(args: Any) -> None:
+    """Print what ``--print-config`` and ``--dry-run`` print."""
+    from phalanx.cli import looking
+
+    try:
+        looking.main(_asked(args))
+    except (UsageError, TypeError) as mistake:
+        raise ValueError(str(mistake)) from None
 
 
 @record
