@@ -18,9 +18,13 @@ __all__ = ["JobObserver", "observing_of"]
 
 def observing_of(spec: JobSpec) -> Observing:
     """What is to be told of this job."""
+    entry = spec.entrypoint
     started = JobStarted(
         at_ns=0,
         name=spec.name,
+        entry_point=os.path.basename(entry)
+        if isinstance(entry, str)
+        else getattr(entry, "__name__", repr(entry)),
         role=spec.role,
         run_id=spec.membership.run_id,
         host=spec.membership.host,

@@ -42,12 +42,17 @@ class Happening(Struct, kw_only=True):
 class JobStarted(Happening, kw_only=True):
     """The agent of this node begins its part in the job.
 
-    >>> JobStarted(at_ns=0, name="train.py", role="default", run_id="7", host="a", backend="c10d", nproc=8, pid=4).nproc
+    >>> JobStarted(
+    ...     at_ns=0, name="train.py", entry_point="python", role="default", run_id="7", host="a", backend="c10d",
+    ...     nproc=8, pid=4,
+    ... ).nproc
     8
     """
 
     name: str
     """What reports call the job."""
+    entry_point: str
+    """The program that workers execute, without its folder, or the function."""
     role: str
     run_id: str
     """Empty: nobody gave one, and the store will tell it (``RoundSettled``)."""

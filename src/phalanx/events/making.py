@@ -1,0 +1,187 @@
+"""torchelastic's events of a job, made from its happenings. Pure.
+
+Names, fields and moments are torchelastic's: ``RENDEZVOUS`` of the agent when a round has settled, ``START`` of each
+worker, and at the end of the job how each worker of the last round ended, and the agent. Unlike there, ``timestamp``
+is filled, no value is wrapped in a list, an agent has ``SUCCEEDED`` only where its job has, and a worker that was ended
+for the failure of another is ``TERMINATED``.
+"""
+
+from __future__ import annotations
+
+import json
+
+from phalanx.events.event import Event, EventMetadataValue, EventSource
+from phalanx.events.job import (
+    Happening,
+    JobEnded,
+    JobStarted,
+    RoundSettled,
+    WorkerEnded,
+    WorkerFailed,
+    WorkersStarted,
+)
+
+__all__ = ["EventMaker"]
+
+PREFIX = "torchelastic.worker.status."
+
+
+class EventMaker:
+    """Makes events of one job on one node; it remembers the job and its round.
+
+    ``entry_point`` and ``rdzv_backend`` are what the events say of the program and of the way to meet, if that is not
+    what the agent knows of them.
+
+    >>> from phalanx.events import job
+    >>> maker = EventMaker(entry_point="train")
+    >>> [event] = maker.from_happening(job.JobEnded(at_ns=5_000_000, ending="succeeded", exit_code=0))
+    >>> event.name, event.timestamp, event.metadata["state"]
+    ('torchelastic.worker.status.SUCCEEDED', 5, 'SUCCEEDED')
+    """
+
+    def __init__(self, *, entry_point: str | None = None, rdzv_backend: str | None = None) -> None:
+        self._entry_point = entry_point
+        self._rdzv_backend = rdzv_backend
+        self._started: JobStarted | None = None
+        self._round: RoundSettled | None = None
+        self._restarts = 0
+        self._pids: dict[int, int] = {}
+        self._ended: dict[int, WorkerEnded] = {}
+        self._failed: dict[int, WorkerFailed] = {}
+
+    def from_happening(self, happening: Happening) -> list[Event]:
+        """The events that this is for torchelastic: none, one, or one for each worker.
+
+        >>> from phalanx.events import job
+        >>> EventMaker().from_happening(job.WaitingFor(at_ns=0, sentence="1 of 2 nodes is here"))
+        []
+        """
+        if isinstance(happening, JobStarted):
+            self._started = happening
+        elif isinstance(happening, RoundSettled):
+            self._round, self._restarts = happening, happening.restart_count
+            self._pids, self._ended, self._failed = {}, {}, {}
+            return [self._of_agent("RENDEZVOUS", happening, duration_ms=happening.waited_s * 1000)]
+        elif isinstance(happening, WorkersStarted):
+            self._pids |= happening.pids
+            for local_rank in happening.pids:
+                self._ended.pop(local_rank, None)
+                self._failed.pop(local_rank, None)
+            return [self._of_worker("START", one, happening) for one in sorted(happening.pids)]
+        elif isinstance(happening, WorkerEnded):
+            self._ended[happening.local_rank] = happening
+        elif isinstance(happening, WorkerFailed):
+            self._failed[happening.local_rank] = happening
+        elif isinstance(happening, JobEnded):
+            return [*self._workers_ends(happening), self._agents_end(happening)]
+        return []
+
+    def _workers_ends(self, end: JobEnded) -> list[Event]:
+        found = []
+        for local_rank, ended in sorted(self._ended.items()):
+            failed = self._failed.get(local_rank)
+            if failed is not None and not failed.is_collateral:
+                state = "FAILED"
+            else:
+                state = "SUCCEEDED" if ended.exit_code == 0 else "TERMINATED"
+            found.append(
+                self._of_worker(
+                    state, local_rank, end, exit_code=ended.exit_code, raw_error=_raw_error(failed)
+                )
+            )
+        return found
+
+    def _agents_end(self, end: JobEnded) -> Event:
+        if end.ending == "succeeded":
+            return self._of_agent("SUCCEEDED", end)
+        cause = end.cause
+        what = (
+            "" if cause is None else f"rank {cause.rank}: {cause.message or f'exit code {cause.exit_code}'}"
+        )
+        return self._of_agent("FAILED", end, raw_error="; ".join(filter(None, (what, end.reason))))
+
+    def _of_agent(
+        self,
+        state: str,
+        happening: Happening,
+        *,
+        raw_error: str | None = None,
+        duration_ms: float | None = None,
+    ) -> Event:
+        return self._event(
+            state, EventSource.AGENT, happening, raw_error=raw_error, duration_ms=duration_ms, inner={}
+        )
+
+    def _of_worker(
+        self,
+        state: str,
+        local_rank: int,
+        happening: Happening,
+        *,
+        exit_code: int | None = None,
+        raw_error: str | None = None,
+    ) -> Event:
+        settled = self._round
+        is_known = settled is not None and local_rank < len(settled.ranks)
+        pid = self._pids.get(local_rank)
+        return self._event(
+            state,
+            EventSource.WORKER,
+            happening,
+            raw_error=raw_error,
+            global_rank=settled.ranks[local_rank] if settled is not None and is_known else None,
+            worker_id=None if pid is None else str(pid),
+            inner={
+                "local_rank": local_rank,
+                "role_rank": settled.role_ranks[local_rank] if settled is not None and is_known else None,
+                "role_world_size": None if settled is None else settled.role_world_size,
+                "exit_code": exit_code,
+                "worker_pid": pid,
+            },
+        )
+
+    def _event(
+        self,
+        state: str,
+        source: EventSource,
+        happening: Happening,
+        *,
+        inner: dict[str, EventMetadataValue],
+        global_rank: int | None = None,
+        worker_id: str | None = None,
+        raw_error: str | None = None,
+        duration_ms: float | None = None,
+    ) -> Event:
+        started, settled = self._started, self._round
+        about: dict[str, EventMetadataValue] = {
+            "group_world_size": None if settled is None else settled.group_world_size,
+            "entry_point": self._entry_point or (None if started is None else started.entry_point),
+        }
+        run_id = None if started is None else started.run_id
+        since_ns = 0 if started is None else happening.at_ns - started.at_ns
+        metadata: dict[str, EventMetadataValue] = {
+            "run_id": run_id if settled is None else settled.run_id,
+            "global_rank": global_rank,
+            "group_rank": None if settled is None else settled.group_rank,
+            "worker_id": worker_id,
+            "role": None if started is None else started.role,
+            "hostname": None if started is None else started.host,
+            "state": state,
+            "total_run_time": max(0, since_ns) // 1_000_000_000,
+            "rdzv_backend": self._rdzv_backend or (None if started is None else started.backend),
+            "raw_error": raw_error,
+            "metadata": json.dumps({**about, **inner}),
+            "agent_restarts": self._restarts,
+            "duration_ms": duration_ms,
+        }
+        return Event(f"{PREFIX}{state}", source, happening.at_ns // 1_000_000, metadata)
+
+
+def _raw_error(failed: WorkerFailed | None) -> str | None:
+    """As torchelastic writes it: an error file's content within ``message``, ``<NONE>`` where there is no such file."""
+    if failed is None:
+        return None
+    if not failed.traceback and not failed.error_file:
+        return json.dumps({"message": failed.message or "<NONE>"})
+    extra = {"py_callstack": failed.traceback}
+    return json.dumps({"message": {"message": failed.message, "extraInfo": extra}})
