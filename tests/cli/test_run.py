@@ -79,6 +79,8 @@ def test_without_flags_the_launcher_gets_the_defaults(values: Values, script: st
         "secret": None,
         "exit_barrier_s": None,
         "straggler_s": None,
+        "numa_binding": None,
+        "logs_specs": None,
     }
 
 
@@ -140,6 +142,8 @@ EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {
     "role": ("trainer", {"role": "trainer"}),
     "master-addr": ("10.0.0.2", {"master_addr": "10.0.0.2"}),
     "master-port": ("29501", {"master_port": 29501}),
+    "numa-binding": ("node", {"numa_binding": "node"}),
+    "logs-specs": ("default", {"logs_specs": "default"}),
     "config": ("/dev/null", {}),
     "print-config": ("1", {}),
     "dry-run": ("1", {}),
@@ -394,12 +398,8 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
         ),
         (["--rdzv-conf", "master_port_range=9"], {}, "--rdzv-conf: master_port_range must be two ports"),
         (["-m", "--no-python"], {}, "--module and --no-python exclude each other"),
-        (["--logs-specs", "mine"], {}, "--logs-specs: log plug-ins are not supported by this version"),
-        (
-            ["--numa-binding", "node"],
-            {},
-            "--numa-binding: binding to NUMA nodes is not supported by this version",
-        ),
+        (["--logs-specs", "mine"], {}, "--logs-specs: no log plug-in is called 'mine'"),
+        (["--numa-binding", "nod"], {}, "--numa-binding: 'nod' is not one of node, socket, exclusive"),
         (
             ["--virtual-local-rank", "--nproc-per-node", "2"],
             {"CUDA_VISIBLE_DEVICES": "3"},

@@ -7,7 +7,6 @@ with the name of the flag or variable and a colon. So a mistake reads the same w
 from __future__ import annotations
 
 import math
-import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -34,7 +33,6 @@ __all__ = [
     "port",
     "rank_set",
     "refill",
-    "script",
     "secret",
     "signals",
     "size",
@@ -298,28 +296,6 @@ def threads(raw: str) -> int:
     if not 1 <= number <= _THREADS_MAX:
         raise ValueError(f"{raw[:40]!r} is no number of threads; write 1 or more, or auto")
     return number
-
-
-def script(raw: str) -> str:
-    """Return a script's path: a file, or a folder with a ``__main__.py``, that is there and can be read."""
-    if not os.path.exists(raw):
-        raise ValueError(
-            f"there is no script {raw!r}{_place(raw)}; -m runs a module, --no-python any other program"
-        )
-    if os.path.isdir(raw) and not os.path.exists(os.path.join(raw, "__main__.py")):
-        raise ValueError(f"{raw!r} is a folder without a __main__.py, so Python cannot run it")
-    if not os.access(raw, os.R_OK):
-        raise ValueError(f"the script {raw!r} cannot be read; check its permissions")
-    return raw
-
-
-def _place(path: str) -> str:
-    if os.path.isabs(path):
-        return ""
-    try:
-        return f" in {os.getcwd()}"
-    except FileNotFoundError:
-        return ", and the current folder has been deleted"
 
 
 def error_handler(raw: str) -> str:

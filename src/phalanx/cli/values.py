@@ -11,12 +11,11 @@ import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from phalanx.cli import convert
 from phalanx.cli.mistakes import UsageError, warn
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.sources import Asked, Text
 
-__all__ = ["SECRET", "Values", "fields_of"]
+__all__ = ["SECRET", "Values", "check_script", "fields_of"]
 
 WARN_BEFORE_S = 30.0
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
@@ -111,7 +110,7 @@ def _program(values: Values) -> dict[str, Any]:
     module, no_python = (values[dest] and not values["run_path"] for dest in ("module", "no_python"))
     if not (module or no_python):
         try:
-            convert.script(program.name)
+            check_script(program.name)
         except ValueError as reason:
             raise UsageError(str(reason)) from None
     more = {"env": values.env} if values.env else {}
@@ -122,6 +121,28 @@ def _program(values: Values) -> dict[str, Any]:
         "module": module,
         "no_python": no_python,
     }
+
+
+def check_script(raw: str) -> str:
+    """Return the path of a script that is there and can be read, or raise ``ValueError`` with a sentence."""
+    if not os.path.exists(raw):
+        raise ValueError(
+            f"there is no script {raw!r}{_place(raw)}; -m runs a module, --no-python any other program"
+        )
+    if os.path.isdir(raw) and not os.path.exists(os.path.join(raw, "__main__.py")):
+        raise ValueError(f"{raw!r} is a folder without a __main__.py, so Python cannot run it")
+    if not os.access(raw, os.R_OK):
+        raise ValueError(f"the script {raw!r} cannot be read; check its permissions")
+    return raw
+
+
+def _place(path: str) -> str:
+    if os.path.isabs(path):
+        return ""
+    try:
+        return f" in {os.getcwd()}"
+    except FileNotFoundError:
+        return ", and the current folder has been deleted"
 
 
 def _surroundings(values: Values) -> dict[str, Any]:

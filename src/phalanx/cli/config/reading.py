@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from phalanx.cli import convert
 from phalanx.cli.config.document import Entries, Entry, Items, Mistakes, Node, Scalar
 from phalanx.cli.config.expansion import expanded
 from phalanx.cli.config.shapes import plain_text, text_of
 from phalanx.cli.options import Option
 from phalanx.cli.sources import Program, Text
+from phalanx.cli.values import check_script
 
 __all__ = ["PROGRAMS", "FileReader", "read_arguments"]
 
@@ -112,7 +112,7 @@ class FileReader:
                 return
             try:
                 self.program = Program(
-                    convert.script(name) if kind == "path" else _named(name),
+                    check_script(name) if kind == "path" else _named(name),
                     tuple(arguments),
                     PROGRAMS[kind],
                     f"{self.mistakes.name}:{entry.line}: {key}",
