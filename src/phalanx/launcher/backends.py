@@ -15,7 +15,7 @@ import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from stat import S_ISDIR
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from phalanx.launcher.conf import Conf
 from phalanx.launcher.endpoints import Endpoint, is_loopback, read_endpoints
@@ -310,6 +310,11 @@ def _plug_in(options: RunOptions) -> Meeting:
         from phalanx.rendezvous.parameters import RendezvousParameters
         from phalanx.rendezvous.registry import get_rendezvous_handler
 
+        conf: dict[str, Any] = {"timeout": 900, **options.rdzv_conf}  # as torchrun's launcher adds it
+        if options.sent_handler is not None:
+            from phalanx.launcher.sent_objects import register_sent
+
+            conf = register_sent(options.sent_handler, options.rdzv_backend)
         return get_rendezvous_handler(
             RendezvousParameters(
                 options.rdzv_backend,
@@ -318,7 +323,7 @@ def _plug_in(options: RunOptions) -> Meeting:
                 options.min_nodes,
                 options.max_nodes,
                 options.local_addr,
-                **{"timeout": 900, **options.rdzv_conf},  # as torchrun's launcher adds it
+                **conf,
             )
         )
 

@@ -65,6 +65,10 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 def logs_of(options: RunOptions) -> LogsSpecs:
     """Where streams go: the built-in layout, or a plug-in that is not loaded yet. Raises ``ValueError``."""
     asked = (options.log_dir, options.redirects, options.tee, options.local_ranks_filter)
+    if options.sent_logs is not None:
+        from phalanx.launcher.sent_objects import sent_logs
+
+        return sent_logs(options.sent_logs)
     if options.logs_specs is not None:
         from phalanx.launcher.log_plugins import PluggedLogs, find_log_plugin
 

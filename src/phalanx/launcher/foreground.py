@@ -9,7 +9,7 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Fail
 
 if TYPE_CHECKING:
     from phalanx.errors import ProcessFailure
+    from phalanx.events.job import Happening
     from phalanx.launcher.library import AgentProcess
     from phalanx.launcher.options import RunOptions
     from phalanx.launcher.outcome import Outcome
@@ -24,15 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["failure_of", "wait_in_foreground"]
 
 
-def wait_in_foreground(agent: AgentProcess, options: RunOptions) -> Outcome:
+def wait_in_foreground(
+    agent: AgentProcess,
+    options: RunOptions,
+    *,
+    on_happening: Callable[[Happening], object] | None = None,
+) -> Outcome:
     """Wait for the end of agent and job. Stop signals to this program stop the job, those that are passed on reach it.
 
     That needs the main thread; from another one signals are left as they are. The program's handlers are back when this
     returns. A signal that the program ignores stays ignored, and one that only warns goes to the program's own handler
-    if it has one. Whatever raises here, the job is stopped before.
+    if it has one. ``on_happening`` is as of ``AgentProcess.wait``. Whatever raises here, the job is stopped before.
     """
     with agent, _forwarded(agent, options.stop_signals, options.pass_signals):
-        outcome = agent.wait()
+        outcome = agent.wait(on_happening=on_happening)
     assert outcome is not None, "there was no limit"
     return outcome
 

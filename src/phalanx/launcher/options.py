@@ -104,3 +104,7 @@ class RunOptions(Struct, kw_only=True):
     """Where torchelastic's events go: the name of a handler of ``phalanx.events``."""
     logs_specs: str | None = None
     """The name of a plug-in that lays out the logs."""
+    sent_handler: str | None = None
+    """Path of a file with the creator of rendezvous handlers that a program gives the agent that it hosts."""
+    sent_logs: str | None = None
+    """The same for the object that lays out the logs."""

@@ -18,6 +18,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from phalanx.multiprocessing.folders import LogDirError, make, new_folder, remove_if_blank, temporary_folder
 from phalanx.multiprocessing.std import Std, to_map
@@ -123,6 +124,17 @@ class DefaultLogsSpecs(LogsSpecs):
         self._nprocs = 0
         if log_dir is not None and log_dir != os.devnull:
             _ensure_usable(log_dir)
+
+    def settings(self) -> dict[str, Any]:
+        """What this was made with, by the names of the fields of the launcher's options."""
+        return {
+            "log_dir": self._root_log_dir,
+            "redirects": self._redirects,
+            "tee": self._tee,
+            "local_ranks_filter": self._local_ranks_filter,
+            "stderr_tail": self._stderr_tail,
+            "log_max_size": self._max_bytes,
+        }
 
     @property
     def root_log_dir(self) -> str:
