@@ -58,7 +58,7 @@ def describe(failure: BaseException, *, thread: str | None = None, room: int = R
         "host": _safely(lambda: clean(os.uname().nodename)),
         "pid": os.getpid(),
         "rank": _number("RANK"),
-        "local_rank": _number("LOCAL_RANK"),
+        "local_rank": _number("PHALANX_LOCAL_RANK", "LOCAL_RANK"),  # the true one, where that is virtual
         "round": _number("PHALANX_ROUND"),
     }
     return {"message": {"message": label(failure, short), "extraInfo": info}}
@@ -244,8 +244,10 @@ def _group(failure: BaseException, room: int, left: list[int]) -> list[dict[str,
     return members
 
 
-def _number(variable: str) -> int | None:
-    try:
-        return int(os.environ[variable])
-    except (KeyError, ValueError):
-        return None
+def _number(*variables: str) -> int | None:
+    for variable in variables:
+        try:
+            return int(os.environ[variable])
+        except (KeyError, ValueError):
+            continue
+    return None

@@ -104,7 +104,8 @@ class _Connection:
                 {
                     "v": 1,
                     "type": "hello",
-                    "local_rank": _number("LOCAL_RANK"),
+                    # With a virtual local rank LOCAL_RANK is 0 in every worker, and the true one is told beside it.
+                    "local_rank": _number("PHALANX_LOCAL_RANK", "LOCAL_RANK"),
                     "rank": _number("RANK"),
                     "pid": os.getpid(),
                     "round": _number("PHALANX_ROUND"),
@@ -273,8 +274,10 @@ def _answers(
     return [found[number] for number in range(len(requests))]
 
 
-def _number(variable: str) -> int:
-    try:
-        return int(os.environ[variable])
-    except (KeyError, ValueError):
-        return 0
+def _number(*variables: str) -> int:
+    for variable in variables:
+        try:
+            return int(os.environ[variable])
+        except (KeyError, ValueError):
+            continue
+    return 0
