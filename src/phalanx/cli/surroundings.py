@@ -28,7 +28,7 @@ def _nproc(values: Values) -> int:
     asked = values["nproc_per_node"]
     if isinstance(asked, int):
         return asked
-    from phalanx.cli.slots import count_slots
+    from phalanx.launcher.slots import count_slots
 
     try:
         return count_slots(asked, devices=values["devices"], environ=values.environ)

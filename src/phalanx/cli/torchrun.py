@@ -66,7 +66,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
     >>> determine_local_world_size("8")
     8
     """
-    from phalanx.cli.slots import worker_slots
+    from phalanx.launcher.slots import worker_slots
 
     return worker_slots(nproc_per_node)
 

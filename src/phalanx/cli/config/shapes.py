@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from phalanx.cli import convert, slots
+from phalanx.cli import convert
 from phalanx.cli.config.document import Entries, Items, Node, Scalar
 from phalanx.cli.config.expansion import expanded
 from phalanx.cli.options import Option
+from phalanx.launcher import slots
 
 __all__ = ["plain_text", "schema_of", "text_of"]
 

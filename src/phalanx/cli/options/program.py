@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from phalanx.cli import convert, slots
+from phalanx.cli import convert
 from phalanx.cli.options.option import Option, switch
+from phalanx.launcher import slots
 
 __all__ = ["ENVIRONMENT", "PROGRAM", "ROWS", "SIZE"]
 

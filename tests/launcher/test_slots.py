@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.slots import gpu_slots, worker_slots, xpu_slots
 from phalanx.launcher.accelerators import nvidia_gpus
 from phalanx.launcher.cpus import cpu_slots
+from phalanx.launcher.slots import gpu_slots, worker_slots, xpu_slots
 
 
 def _write(root: Path, files: dict[str, str]) -> str:
