@@ -7,6 +7,7 @@ with the name of the flag or variable and a colon. So a mistake reads the same w
 from __future__ import annotations
 
 import math
+import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Choice",
     "a_signal",
+    "appended",
     "backend",
     "backoff",
     "comma_list",
@@ -26,6 +28,7 @@ __all__ = [
     "devices",
     "duration",
     "error_handler",
+    "event_handler",
     "exit_codes",
     "log_plugin",
     "node_range",
@@ -314,6 +317,26 @@ def backend(raw: str) -> str:
             raise ValueError(
                 f"{raw!r} is not one of {', '.join(BACKENDS)}{nearest(raw, BACKENDS) or ', nor a plug-in'}"
             )
+    return raw
+
+
+def event_handler(raw: str) -> str:
+    """Return the name of a handler of events that is built in or installed."""
+    from phalanx.launcher.plugins import check_event_handler
+
+    check_event_handler(raw)
+    return raw
+
+
+def appended(raw: str) -> str:
+    """Return the path of a file to which lines can be appended. It is not made yet."""
+    place = raw if os.path.exists(raw) else os.path.dirname(raw) or "."
+    if os.path.isdir(raw):
+        raise ValueError(f"{raw!r} is a folder; name a file in it")
+    if not os.path.exists(place):
+        raise ValueError(f"there is no folder {place!r} for the file {raw!r}; make it first")
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"the file {raw!r} cannot be written; check the permissions of {place!r}")
     return raw
 
 

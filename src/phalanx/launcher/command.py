@@ -53,10 +53,18 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         plan = binding_of(options)
         print(f"phalanx: {plan.sentence}", file=sys.stderr)
         spec = changed(spec, affinity=plan.cpus)
+    onlookers = None
+    if options.event_log_handler != "null" or options.events_file is not None:
+        from phalanx.launcher.onlookers import onlookers_of, together
+
+        onlookers = onlookers_of(options)
+        spec = changed(spec, observe=together(spec.observe, onlookers.observe))
     try:
         code = run_job(spec)
     finally:
         logs.discard_if_empty()
+        if onlookers is not None:
+            onlookers.finish()
     if meeting.forget is not None and code not in _MAY_COME_BACK:
         meeting.forget()
     return code

@@ -102,6 +102,8 @@ class RunOptions(Struct, kw_only=True):
     """The rank that has the terminal, and is never too late."""
     event_log_handler: str = "null"
     """Where torchelastic's events go: the name of a handler of ``phalanx.events``."""
+    events_file: str | None = None
+    """Where each happening of this node goes, as a line of JSON."""
     logs_specs: str | None = None
     """The name of a plug-in that lays out the logs."""
     sent_handler: str | None = None

@@ -3,15 +3,29 @@
 ``phalanx.error_handlers``: name → an ``ErrorHandler`` subclass, or a callable without arguments that makes one. It is
 the *agent* that reads entry points: workers get ``module:name``, because reading them costs tens of milliseconds in
 each of hundreds of processes.
+
+``phalanx.event_handlers``: name → a ``logging.Handler`` subclass, or a callable without arguments that makes one.
 """
 
 from __future__ import annotations
 
-__all__ = ["BACKENDS", "ERROR_HANDLERS", "is_rendezvous_handler", "resolve_error_handler"]
+import sys
+
+__all__ = [
+    "BACKENDS",
+    "ERROR_HANDLERS",
+    "EVENT_HANDLERS",
+    "check_event_handler",
+    "is_rendezvous_handler",
+    "resolve_error_handler",
+]
 
 ERROR_HANDLERS = "phalanx.error_handlers"
 BACKENDS = ("static", "c10d", "etcd", "etcd-v2", "file")
 """Rendezvous backends that are no plug-ins."""
+EVENT_HANDLERS = ("console", "dynamic_rendezvous", "null")
+"""Handlers of events that are no plug-ins."""
+EVENT_HANDLERS_GROUP = "phalanx.event_handlers"
 
 
 def resolve_error_handler(name: str) -> str:
@@ -26,6 +40,23 @@ def resolve_error_handler(name: str) -> str:
             return one.value
     known = ", ".join(sorted({one.name for one in found})) or "none is installed"
     raise ValueError(f"no error handler is called {name!r} (entry points of {ERROR_HANDLERS}: {known})")
+
+
+def check_event_handler(name: str) -> None:
+    """Whether there is a handler of events with this name. Its code is not loaded. Raises ``ValueError``."""
+    if name in EVENT_HANDLERS:
+        return
+    from importlib.metadata import entry_points
+
+    installed = {one.name for one in entry_points(group=EVENT_HANDLERS_GROUP)}
+    handlers = sys.modules.get("phalanx.events.handlers")  # where a program has added its own
+    added = set() if handlers is None else set(handlers._log_handlers)
+    if name not in installed | added:
+        known = ", ".join(sorted({*EVENT_HANDLERS, *installed, *added}))
+        raise ValueError(
+            f"no handler of events is called {name!r} (there are: {known}); install a package with an entry point of "
+            f"{EVENT_HANDLERS_GROUP}"
+        )
 
 
 def is_rendezvous_handler(name: str) -> bool:

@@ -96,6 +96,15 @@ ROWS: tuple[Option, ...] = (
         metavar="NAME",
         default="null",
         group=LOGS,
-        help="where events go: null; others are accepted and of no effect in this version",
+        read=convert.event_handler,
+        help="where torchelastic's events go: null, console, or the name of a handler that is installed",
+    ),
+    Option(
+        name="events-file",
+        metavar="FILE",
+        torchrun=False,
+        group=LOGS,
+        read=convert.appended,
+        help="append what happens on this node, one JSON object a line",
     ),
 )
