@@ -1,7 +1,8 @@
 """Phalanx: an elastic launcher and supervisor for distributed jobs.
 
 For training scripts, all of it optional (a script needs no change to be launched): ``record``, ``progress``,
-``should_stop``, ``exclude_node``. Importing this package imports nothing else; each name is loaded when it is used.
+``should_stop``, ``exclude_node``. For programs that launch: ``launch``, ``start``. Importing this package imports
+nothing else; each name is loaded when it is used.
 """
 
 from __future__ import annotations
@@ -11,21 +12,61 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take th
 if TYPE_CHECKING:
     from phalanx.errors import record
     from phalanx.errors.channel import NoAgent, checkpoint_done, exclude_node, progress, should_stop, values
+    from phalanx.launcher.function_job import RemoteError, UnreadableValue
+    from phalanx.launcher.job import Job
+    from phalanx.launcher.launch import launch, start
+    from phalanx.launcher.launch_failure import JobStopped, WorkerFailed
+    from phalanx.launcher.launch_options import LaunchOptions
+    from phalanx.launcher.launch_result import LaunchResult, NotSent
 
-__all__ = ["NoAgent", "checkpoint_done", "exclude_node", "progress", "record", "should_stop", "values"]
+__all__ = [
+    "Job",
+    "JobStopped",
+    "LaunchOptions",
+    "LaunchResult",
+    "NoAgent",
+    "NotSent",
+    "RemoteError",
+    "UnreadableValue",
+    "WorkerFailed",
+    "checkpoint_done",
+    "exclude_node",
+    "launch",
+    "progress",
+    "record",
+    "should_stop",
+    "start",
+    "values",
+]
 
-_CHANNEL = ("NoAgent", "checkpoint_done", "exclude_node", "progress", "should_stop", "values")
+_HOME = {
+    "Job": "launcher.job",
+    "JobStopped": "launcher.launch_failure",
+    "LaunchOptions": "launcher.launch_options",
+    "LaunchResult": "launcher.launch_result",
+    "NoAgent": "errors.channel",
+    "NotSent": "launcher.launch_result",
+    "RemoteError": "launcher.function_job",
+    "UnreadableValue": "launcher.function_job",
+    "WorkerFailed": "launcher.launch_failure",
+    "checkpoint_done": "errors.channel",
+    "exclude_node": "errors.channel",
+    "launch": "launcher.launch",
+    "progress": "errors.channel",
+    "record": "errors",
+    "should_stop": "errors.channel",
+    "start": "launcher.launch",
+    "values": "errors.channel",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "record":
-        from phalanx.errors import record as found
-    elif name in _CHANNEL:
-        from phalanx.errors import channel
-
-        found = getattr(channel, name)
-    else:
+    home = _HOME.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = found
     return found
 

@@ -62,8 +62,15 @@ def _boot_id() -> str:
 
 
 def fingerprint(options: RunOptions) -> str:
-    """What tells jobs without an id apart: sha256 of the number of nodes, the program and its arguments."""
-    return digest([options.min_nodes, options.max_nodes, options.entrypoint, *options.args])
+    """What tells jobs without an id apart: sha256 of the number of nodes, the program and its arguments.
+
+    Of a function its name: the arguments of its workers are descriptors of the program that launched it on this node.
+    """
+    from phalanx.functions import worker_file
+
+    is_function = options.entrypoint == worker_file()
+    program = [options.name or ""] if is_function else [options.entrypoint, *options.args]
+    return digest([options.min_nodes, options.max_nodes, *program])
 
 
 def digest(words: Sequence[int | str]) -> str:

@@ -68,7 +68,7 @@ def failure_report(
         lines.add(f"{_named(verdict.tied)} failed at the same moment; rank {cause.rank} is shown")
     if verdict.reason:
         lines.add(f"not restarted: {verdict.reason}")
-    return lines.add(_last_line(verdict, cause, name)).text()
+    return lines.add(failure_line(verdict, cause, name)).text()
 
 
 class _Lines:
@@ -197,7 +197,7 @@ def _tell_restarts(lines: _Lines, verdict: Verdict) -> None:
     lines.add_all(verdict.restarts)
 
 
-def _last_line(verdict: Verdict, cause: Failure, name: str) -> str:
+def failure_line(verdict: Verdict, cause: Failure, name: str) -> str:
     if cause.is_straggler:
         return _stragglers(verdict, cause, name)
     what = cause.why_not_started or _what(cause) or f"exit code {verdict.exit_code}"
