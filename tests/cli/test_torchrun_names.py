@@ -223,7 +223,7 @@ def test_a_value_of_the_namespace_is_stronger_than_a_variable_even_the_default(
         ({"training_script": None}, "no program was named"),
         ({"training_script": "missing.py"}, "there is no script 'missing.py'"),
         ({"nproc_per_node": "many"}, "--nproc-per-node: 'many' is no number of workers"),
-        ({"nnodes": object()}, "nnodes is of type object, and must be a text or a number"),
+        ({"nnodes": b"2"}, "nnodes is of type bytes, and must be a text or a number"),
         ({"max_restarts": True}, "max_restarts is True, and must be a text or a number"),
         ({"standalone": "maybe"}, "--standalone: 'maybe' is neither yes nor no"),
         ({"use_env": False, "no_python": True}, "--no-python needs --use-env"),

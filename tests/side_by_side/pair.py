@@ -6,10 +6,12 @@ import contextlib
 import dataclasses
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tests.system.launch import TORCHRUN, Event, Job, launcher_under_test, two_free_ports
+import pytest
+from tests.system.launch import TORCHRUN, Event, Job, Launcher, launcher_under_test, two_free_ports
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +37,20 @@ class Seen:
         return {re.sub(r"^(.+)_[A-Za-z0-9_]{8}(/|$)", r"\1_*\2", path) for path in found}
 
 
+Test = Callable[..., Any]
+
+
+def shows(verdict: str, *items: str, how: str = "") -> Callable[[Test], Test]:
+    """Mark a test with each of these items of the drop-in; see tests/compat/marks.py."""
+
+    def marked(test: Test) -> Test:
+        for item in items:
+            test = pytest.mark.compat(item, verdict, *([how] if how else []))(test)
+        return test
+
+    return marked
+
+
 class SideBySide:
     """The fixture `side_by_side`."""
 
@@ -49,18 +65,23 @@ class SideBySide:
         env: dict[str, str] | None = None,
         stop_at: str = "",
         signal: int = 0,
+        named: tuple[str, ...] = (),
+        log_dir: bool = True,
+        launchers: tuple[Launcher, Launcher] | None = None,
     ) -> tuple[Seen, Seen]:
         """
         Run the script `source` with the launcher's `flags`; what torchrun did comes first.
 
         `stop_at`, `signal`: send the signal to the launcher when a worker tells this event.
+        `named`: how the program is named instead of by the script's path. `log_dir`: whether the flag is given.
         """
         script = self.folder / "train.py"
         script.write_text(textwrap.dedent(source).lstrip("\n"))
         seen = []
-        for launcher in TORCHRUN, launcher_under_test():
+        for launcher in launchers or (TORCHRUN, launcher_under_test()):
             folder = self.folder / launcher.name
-            words = ("--log-dir", str(folder / "logs"), *map(str, flags), str(script), *arguments)
+            logs = ("--log-dir", str(folder / "logs")) if log_dir else ()
+            words = (*logs, *map(str, flags), *(named or (str(script),)), *arguments)
             with Job(launcher, words, folder=folder, env=env or {}) as job:
                 if stop_at:
                     job.told(stop_at)
@@ -70,10 +91,13 @@ class SideBySide:
         torchrun, phalanx = seen
         return torchrun, phalanx
 
-    def nodes(self, source: str, *nodes: Sequence[object]) -> tuple[list[Seen], list[Seen]]:
+    def nodes(
+        self, source: str, *nodes: Sequence[object], env: Sequence[Mapping[str, str]] = ()
+    ) -> tuple[list[Seen], list[Seen]]:
         """Run one job of several nodes on this machine, each with its own flags; what torchrun's nodes did comes first.
 
-        `{port}` in a flag is a free port of this job, and the port after it is free too.
+        `env`: each node's variables, beside its flags. `{port}` in a flag or variable is a free port of this job, and
+        the port after it is free too.
         """
         script = self.folder / "train.py"
         script.write_text(textwrap.dedent(source).lstrip("\n"))
@@ -85,7 +109,11 @@ class SideBySide:
                 for number, flags in enumerate(nodes):
                     folder = self.folder / f"{launcher.name}-{number}"
                     words = (*(str(flag).replace("{port}", port) for flag in flags), str(script))
-                    jobs.append((running.enter_context(Job(launcher, words, folder=folder, env={})), folder))
+                    own = {
+                        name: text.replace("{port}", port)
+                        for name, text in (env[number] if env else {}).items()
+                    }
+                    jobs.append((running.enter_context(Job(launcher, words, folder=folder, env=own)), folder))
                 seen.append(
                     [
                         Seen(job.wait(), job.stdout, job.stderr, tuple(job.events), folder / "logs")

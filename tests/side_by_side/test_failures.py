@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.side_by_side.pair import Seen, SideBySide
+from tests.side_by_side.pair import Seen, SideBySide, shows
 
 # How rank 1 ends, and the exit code under torchrun and under Phalanx: torchrun says 1 to every failure.
 ENDINGS = {
@@ -109,6 +109,7 @@ def test_torchs_own_reader_understands_our_error_file(side_by_side: SideBySide) 
     assert "bad batch 17" in str(failure.message)
 
 
+@shows("same", "variable TORCHELASTIC_ERROR_FILE")
 def test_the_outer_error_file_is_the_same_copy_with_the_exit_code(side_by_side: SideBySide) -> None:
     torchrun, phalanx = side_by_side(RECORDED, "--standalone", env={"TORCHELASTIC_ERROR_FILE": "outer.json"})
 

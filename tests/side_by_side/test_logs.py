@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.side_by_side.pair import SideBySide
+from tests.side_by_side.pair import SideBySide, shows
 
 # One write for each line: without a tee, lines of two ranks meet on the console as they were written.
 WRITER = """
@@ -34,6 +34,13 @@ STREAMS: dict[str, tuple[str, ...]] = {
 }
 
 
+@shows("same", "flag --redirects", "flag --local-ranks-filter", "flag --log-dir")
+@shows("same", "flag --duplicate-stdout-filters", "flag --duplicate-stderr-filters")
+@shows(
+    "better",
+    "flag --tee",
+    how="a line is shown whole, behind one prefix; local ranks of any number of digits",
+)
 @pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
 def test_the_same_files_and_lines(side_by_side: SideBySide, streams: tuple[str, ...]) -> None:
     torchrun, phalanx = side_by_side(WRITER, *NAMED, "--nproc-per-node", 2, *streams)
@@ -62,6 +69,7 @@ def test_the_same_attempt_folders_after_a_restart(side_by_side: SideBySide) -> N
     assert phalanx.log_files() == torchrun.log_files() | ours_alone
 
 
+@shows("same", "variable TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 @pytest.mark.parametrize("template", ["[${rank}] ", "${role_name}/${local_rank}: ", "${unknown}|"])
 def test_the_same_prefix_by_template(side_by_side: SideBySide, template: str) -> None:
     torchrun, phalanx = side_by_side(

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.side_by_side.pair import Seen, SideBySide
+from tests.side_by_side.pair import Seen, SideBySide, shows
 
 PROBE = """
     import os
@@ -61,6 +61,22 @@ FLAGS: dict[str, tuple[str, ...]] = {
 }
 
 
+SAME = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
+    *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"),
+    *("TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+)
+
+
+@shows(
+    "same", *(f"variable {name}" for name in SAME), "flag --standalone", "flag --role", "flag --max-restarts"
+)
+@shows("better", "variable MASTER_ADDR", how="an address, for which no name server is asked")
+@shows(
+    "better",
+    "variable TORCHELASTIC_USE_AGENT_STORE",
+    how="always False: rank 0 hosts a store for its round, and no restart meets keys of an earlier one",
+)
 @pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
 def test_each_rank_finds_the_same_variables(side_by_side: SideBySide, flags: tuple[str, ...]) -> None:
     seen_torchrun, seen_phalanx = side_by_side(PROBE, *flags)
@@ -94,6 +110,7 @@ def places(seen: list[Seen]) -> list[dict[str, str]]:
     return [{name: environment[name] for name in PLACES} for environment in found]
 
 
+@shows("same", "flag --nnodes", "flag --node-rank", "flag --master-addr", "flag --master-port", "flag --role")
 def test_workers_of_two_numbered_nodes_find_the_same_places(side_by_side: SideBySide) -> None:
     """Nodes of different sizes and roles: ranks within a role are counted over the nodes that have it."""
     both = ("--nnodes", 3, *MEETINGS["static"], "--max-restarts", 2)
@@ -108,6 +125,7 @@ def test_workers_of_two_numbered_nodes_find_the_same_places(side_by_side: SideBy
     assert places(phalanx) == places(torchrun)
 
 
+@shows("same", "flag --rdzv-backend", "flag --rdzv-endpoint", "flag --rdzv-id")
 @pytest.mark.parametrize("meeting", MEETINGS.values(), ids=MEETINGS)
 def test_two_equal_nodes_make_one_world(side_by_side: SideBySide, meeting: tuple[str, ...]) -> None:
     nodes = [("--nnodes", 2, "--nproc-per-node", 2, "--node-rank", rank, *meeting) for rank in range(2)]
@@ -141,6 +159,7 @@ def test_a_static_job_gets_the_master_address_and_port_that_were_asked_for(side_
             assert environment["TORCHELASTIC_RUN_ID"] == "job-7"
 
 
+@shows("same", "variable OMP_NUM_THREADS", "variable CUDA_VISIBLE_DEVICES")
 @pytest.mark.parametrize(
     ("name", "value"),
     [("OMP_NUM_THREADS", "3"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("CUDA_VISIBLE_DEVICES", "2,3")],
