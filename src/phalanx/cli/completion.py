@@ -50,13 +50,18 @@ def _takes_value(option: Option) -> bool:
     return not option.is_switch and option not in (HELP, VERSION)
 
 
-def _bash() -> str:
-    with_value = "|".join(
+def _with_value() -> list[str]:
+    """Return each spelling of a flag whose value is the next word."""
+    return [
         flag
         for one in _OFFERED
         if _takes_value(one)
-        for flag in (*_flags(one), *(() if one.spellings[-1] == one.flag else one.spellings[-1:]))
-    )
+        for flag in dict.fromkeys((*_flags(one), *one.spellings))
+    ]
+
+
+def _bash() -> str:
+    with_value = "|".join(_with_value())
     cases = []
     for one in _OFFERED:
         pattern = "|".join(dict.fromkeys([*_flags(one), *one.spellings]))
@@ -155,9 +160,28 @@ if [[ "$funcstack[1]" == _phalanx ]]; then _phalanx "$@"; else compdef _phalanx 
 """
 
 
+_FISH_FUNCTION = """\
+function __phalanx_before_script --description 'phalanx run, and no script yet'
+    set -l words (commandline -opc)
+    test "$words[2]" = run; or return 1
+    set -l is_value no
+    for word in $words[3..]
+        if test $is_value = yes
+            set is_value no
+        else if contains -- $word FLAGS
+            set is_value yes
+        else if not string match -q -- '-*' $word
+            return 1
+        end
+    end
+end
+"""
+
+
 def _fish() -> str:
     lines = [
         "# fish completion of phalanx: put it into ~/.config/fish/completions/phalanx.fish",
+        *_FISH_FUNCTION.replace("FLAGS", " ".join(_with_value())).splitlines(),
         "complete -c phalanx -n __fish_use_subcommand -f",
     ]
     for name, about in _COMMANDS.items():
@@ -172,7 +196,7 @@ def _fish() -> str:
             words = _values_of(one)
             value = f" -x -a '{' '.join(words)}'" if words else " -r -F" if _wants_path(one) else " -x"
         lines.append(
-            f"complete -c phalanx -n '__fish_seen_subcommand_from run' -l {one.name}{short}{value} "
+            f"complete -c phalanx -n __phalanx_before_script -l {one.name}{short}{value} "
             f"-d {_quoted(one.help)}"
         )
     return "\n".join(lines) + "\n"

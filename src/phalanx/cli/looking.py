@@ -54,7 +54,7 @@ def config_rows(asked: Asked) -> list[dict[str, Any]]:
     """Return a row for each option, each variable for the workers, and the program."""
     values = Values(asked)
     rows = [
-        _row(one, asked.texts[one.dest], values[one.dest])
+        _row(one, asked.texts[one.dest], _meant(one, values))
         for one in OPTIONS
         if one.dest not in _NOT_SHOWN and one.later is None
     ]
@@ -68,6 +68,14 @@ def config_rows(asked: Asked) -> list[dict[str, Any]]:
         rows.append(_plain("program", "script", program.name, kind, origin))
         rows.append(_plain("arguments", "script.args", list(program.arguments), kind, origin))
     return rows
+
+
+def _meant(option: Option, values: Values) -> Any:
+    if option.dest == "nproc_per_node" and isinstance(values[option.dest], str):  # auto, cpu, gpu
+        from phalanx.cli.surroundings import worker_count
+
+        return worker_count(values)
+    return values[option.dest]
 
 
 def _shown(name: str, text: str) -> str:
@@ -144,8 +152,10 @@ def _told(plan: PlannedNode) -> str:
     most, least = plan.max_nodes, plan.min_nodes
     nodes = "one node" if most == 1 else f"{most if least == most else f'{least} to {most}'} nodes"
     meeting = "" if most == 1 else f", which meet by {plan.backend}"
+    count = len(plan.workers)
+    workers = "one worker" if count == 1 else f"{count} workers"
     lines = [
-        f"job:      {nodes}{meeting}; {len(plan.workers)} workers on this one; nothing is started",
+        f"job:      {nodes}{meeting}; {workers} on this one; nothing is started",
         f"folder:   {_line(plan.folder)}",
         f"logs:     {_line(plan.log_dir)}",
     ]

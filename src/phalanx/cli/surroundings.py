@@ -9,12 +9,12 @@ from phalanx.cli.mistakes import UsageError, warn
 if TYPE_CHECKING:
     from phalanx.cli.values import Values
 
-__all__ = ["fields_of_surroundings"]
+__all__ = ["fields_of_surroundings", "worker_count"]
 
 
 def fields_of_surroundings(values: Values) -> dict[str, Any]:
     """Return ``nproc`` and the fields about devices, interpreter and terminal. Raises ``UsageError``; may warn."""
-    nproc = _nproc(values)
+    nproc = worker_count(values)
     _check_devices(values, nproc)
     _check_debug_rank(values, nproc)
     return {
@@ -24,7 +24,8 @@ def fields_of_surroundings(values: Values) -> dict[str, Any]:
     }
 
 
-def _nproc(values: Values) -> int:
+def worker_count(values: Values) -> int:
+    """Return how many workers this node has; words such as ``auto`` are counted. Raises ``UsageError``."""
     asked = values["nproc_per_node"]
     if isinstance(asked, int):
         return asked
