@@ -51,6 +51,10 @@ class RendezvousHandlerRegistry:
                 f"{creator!r} needs another name"
             )
 
+    def registered(self, backend: str) -> RendezvousHandlerCreator | None:
+        """Return the creator that was registered under a name; None: plug-ins are to be asked for it."""
+        return self._creators.get(backend)
+
     def find_creator(self, backend: str) -> RendezvousHandlerCreator:
         """Return who makes the handlers of a backend: one that was registered, else a plug-in's.
 

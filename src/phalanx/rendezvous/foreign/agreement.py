@@ -29,6 +29,8 @@ class NodeOffer(Struct, kw_only=True):
     """What one node brings to a round."""
 
     slots: int
+    role: str = ""
+    """What its workers are; their role ranks are counted over the nodes of the same role."""
     number: int
     """The round's number as this node counts; the highest of all nodes counts."""
     restart_count: int
@@ -59,13 +61,15 @@ def agree(info: RendezvousInfo, offer: NodeOffer, *, within_s: float = AGREE_WIT
         world_size=answer["world_size"],
         master_addr=answer["master_addr"],
         master_port=answer["master_port"],
+        role_first_rank=answer["role_first_rank"],
+        role_world_size=answer["role_world_size"],
     )
 
 
 def _lead(store: Any, world_size: int, own: NodeOffer, ends_at: float) -> dict[str, Any]:
     call = secrets.token_hex(8)
     store.set(CALL, call)
-    offers = [{"slots": own.slots, "number": own.number, "restart_count": own.restart_count, "word": ""}]
+    offers = [{**_said_by(own), "word": ""}]
     for rank in range(1, world_size):
         while (offer := _read(store, OFFER.format(rank))).get("call") != call:
             _pause(ends_at, f"node {rank} of {world_size} has not said how many workers it runs")
@@ -77,18 +81,25 @@ def _lead(store: Any, world_size: int, own: NodeOffer, ends_at: float) -> dict[s
         "master_addr": own.master_addr or own_address(store),
         "master_port": own.master_port,
     }
-    first_rank = 0
-    for rank, offer in enumerate(offers):
-        answer = {**shared, "first_rank": first_rank, "word": offer.get("word")}
-        if rank > 0:
-            store.set(ANSWER.format(rank), json.dumps(answer))
+    role_sizes: dict[str, int] = {}
+    for offer in offers:
+        role_sizes[_role(offer)] = role_sizes.get(_role(offer), 0) + _whole(offer, "slots")
+    first_rank, first_of_role = 0, dict.fromkeys(role_sizes, 0)
+    answers = []
+    for offer in offers:
+        role = _role(offer)
+        places = {"first_rank": first_rank, "role_first_rank": first_of_role[role]}
+        answers.append({**shared, **places, "role_world_size": role_sizes[role], "word": offer.get("word")})
         first_rank += _whole(offer, "slots")
-    return {**shared, "first_rank": 0}
+        first_of_role[role] += _whole(offer, "slots")
+    for rank, answer in enumerate(answers[1:], 1):
+        store.set(ANSWER.format(rank), json.dumps(answer))
+    return answers[0]
 
 
 def _follow(store: Any, rank: int, own: NodeOffer, ends_at: float) -> dict[str, Any]:
     word, heard = secrets.token_hex(8), ""
-    offer = {"slots": own.slots, "number": own.number, "restart_count": own.restart_count, "word": word}
+    offer = {**_said_by(own), "word": word}
     answer: dict[str, Any] = {}
     while answer.get("word") != word:
         _pause(ends_at, "node 0 has not answered with the ranks of the workers")
@@ -98,13 +109,34 @@ def _follow(store: Any, rank: int, own: NodeOffer, ends_at: float) -> dict[str, 
             store.set(OFFER.format(rank), json.dumps({**offer, "call": call}))
         if store.check([ANSWER.format(rank)]):
             answer = _read(store, ANSWER.format(rank))
-    for name in ("number", "restart_count", "first_rank", "world_size", "master_port"):
+    for name in (
+        "number",
+        "restart_count",
+        "first_rank",
+        "world_size",
+        "master_port",
+        "role_first_rank",
+        "role_world_size",
+    ):
         _whole(answer, name)
     if not isinstance(answer.get("master_addr"), str):
         raise ValueError(  # noqa: TRY004 # one kind of error for all that another node says wrong
             f"node 0 gave {answer.get('master_addr')!r} as the master's address"
         )
     return answer
+
+
+def _said_by(own: NodeOffer) -> dict[str, Any]:
+    return {name: getattr(own, name) for name in ("slots", "role", "number", "restart_count")}
+
+
+def _role(offer: dict[str, Any]) -> str:
+    role = offer.get("role")
+    if not isinstance(role, str):
+        raise ValueError(  # noqa: TRY004 # as above
+            f"another node gave {role!r} as its role, which is no text"
+        )
+    return role
 
 
 def _read(store: Any, key: str) -> dict[str, Any]:

@@ -132,6 +132,7 @@ class ForeignSession:
             port = port if handler.use_agent_store else where.master_port
         return NodeOffer(
             slots=settings.slots,
+            role=settings.role,
             number=command.number,
             restart_count=command.restart_count,
             reason=command.reason,
