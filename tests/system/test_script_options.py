@@ -1,12 +1,14 @@
-"""Case 13: after the script's name everything belongs to the script."""
+"""Case 13: after the script's name everything belongs to the script, in whichever way the launcher is started."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from pathlib import Path
 
 import pytest
-from tests.system.launch import WORKER_SIDE, Launch, Script
+from tests.system.launch import WORKER_SIDE, Launch, Launcher, Script
 
 TELL_ARGUMENTS = """
     import sys
@@ -42,6 +44,61 @@ def test_arguments_of_the_script_arrive_untouched(
 
     assert job.wait() == 0, job.stderr
     assert job.told("arguments")[0]["argv"] == [str(train), *arguments]
+
+
+def _python(*words: str) -> Launcher:
+    return Launcher("phalanx", (sys.executable, *words))
+
+
+# Each with the flags that it needs in front of the script.
+WAYS: dict[str, tuple[Launcher, tuple[str, ...]]] = {
+    "the command phalanx run": (
+        Launcher("phalanx", (str(Path(sys.executable).with_name("phalanx")), "run")),
+        (),
+    ),
+    "python -m phalanx run": (_python("-m", "phalanx", "run"), ()),
+    "python -m phalanx.run": (_python("-m", "phalanx.run"), ()),
+    "python -m phalanx.launch": (_python("-m", "phalanx.launch"), ("--use-env",)),
+    "a program that calls phalanx.run.main": (_python("-c", "from phalanx.run import main; main()"), ()),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_start_leaves_the_arguments_alone(launch: Launch, script: Script, way: str) -> None:
+    train, (launcher, flags) = script(TELL_ARGUMENTS), WAYS[way]
+
+    job = launch("--standalone", *flags, train, *TRAPS["all together"], launcher=launcher)
+
+    assert job.wait() == 0, job.stderr
+    assert job.told("arguments")[0]["argv"] == [str(train), *TRAPS["all together"]]
+
+
+@pytest.mark.parametrize("way", ["python -m phalanx.run", "python -m phalanx.launch"])
+@pytest.mark.parametrize("flag", ["-m", "--no-python"])
+def test_so_do_the_ways_with_other_programs(launch: Launch, script: Script, way: str, flag: str) -> None:
+    train, (launcher, flags) = script(TELL_ARGUMENTS, name="trainer.py"), WAYS[way]
+    env = {"PYTHONPATH": os.pathsep.join([str(train.parent), str(WORKER_SIDE)])}
+    program = ["trainer"] if flag == "-m" else [sys.executable, str(train)]
+
+    job = launch("--standalone", *flags, flag, *program, *TRAPS["all together"], env=env, launcher=launcher)
+
+    assert job.wait() == 0, job.stderr
+    assert job.told("arguments")[0]["argv"] == [str(train), *TRAPS["all together"]]
+
+
+def test_a_configuration_file_leaves_the_arguments_alone(launch: Launch, script: Script) -> None:
+    """They may stand behind the script on the command line, or in the file behind its path."""
+    train, arguments = script(TELL_ARGUMENTS), TRAPS["all together"]
+    words = train.with_name("words.yaml")
+    words.write_text("elastic: {standalone: true}\n")
+    named = train.with_name("named.yaml")
+    # JSON is YAML, and writes every text so that YAML reads that very text.
+    program = {"path": str(train), "args": [text.replace("${", "$${") for text in arguments]}
+    named.write_text(json.dumps({"elastic": {"standalone": True}, "script": program}))
+
+    for job in (launch("--config", words, train, *arguments), launch("--config", named)):
+        assert job.wait() == 0, job.stderr
+        assert job.told("arguments")[0]["argv"] == [str(train), *arguments]
 
 
 def test_arguments_of_a_module_arrive_untouched(launch: Launch, script: Script) -> None:
