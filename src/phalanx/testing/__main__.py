@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--failures", type=int, default=20, metavar="N", help="stop after so many (default: 20)"
     )
+    parser.add_argument("--observe", action="store_true", help="check what agents tell who looks on, too")
     parser.add_argument("--trace", action="store_true", help="print every observation, with --seed")
     options = parser.parse_args(argv)
     first, _, end = options.seeds.partition(":")
@@ -31,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if len(failed) >= options.failures:
             break
         count += 1
-        world = World(seed, Scenario.drawn(seed, nodes=options.nodes))
+        world = World(seed, Scenario.drawn(seed, nodes=options.nodes), observes=options.observe)
         try:
             world.run()
         except Violation as error:

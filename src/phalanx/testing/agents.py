@@ -14,10 +14,13 @@ from phalanx.agent.events import JobBegan
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import StopAsked
 from phalanx.agent.machine import AgentMachine
+from phalanx.agent.observer import JobObserver
+from phalanx.agent.observing import Observing
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.single.machine import SingleAgent
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
+from phalanx.events.job import Happening, JobStarted
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings
@@ -54,6 +57,7 @@ class SimulatedAgent:
         stops_all: bool = False,
         has_single_restarts: bool = False,
         has_keeper: bool = True,
+        observe: Callable[[Happening], object] | None = None,
     ) -> None:
         self.name = name
         self.node = node
@@ -70,6 +74,7 @@ class SimulatedAgent:
         self._restarts = restarts
         self._stops_all = stops_all
         self._has_single_restarts = has_single_restarts
+        self._observe = observe
         self._is_told_to_stop = False
         self.clients: list[SimulatedStore] = []
         """Every connection that it has made."""
@@ -163,7 +168,8 @@ class SimulatedAgent:
             straggler_s=settings.straggler_s,
             stops_all_as=self.node.name if self._stops_all else None,
         )
-        driver = self.driver = Driver(machine, look_first=self._look_first)
+        observer = None if self._observe is None else self._make_observer(self._observe)
+        driver = self.driver = Driver(machine, look_first=self._look_first, observer=observer)
         session = Session(self._open, driver.post, ttl_s=settings.ttl_s, on_bug=driver.found_bug)
         processes = self._processes = SimulatedProcesses(
             self.name,
@@ -176,12 +182,37 @@ class SimulatedAgent:
             nproc=settings.slots,
             ttl_s=settings.ttl_s,
             has_single_restarts=self._has_single_restarts,
+            progressed=(lambda _: None) if observer is None else observer.progressed,
         )
         driver.bind(processes.perform, session.perform)
         driver.post(JobBegan())
         verdict = await driver.ended
         await session.aclose()
         self._end(verdict, "" if driver.bug is None else _traceback(driver.bug))
+
+    def _make_observer(self, observe: Callable[[Happening], object]) -> JobObserver:
+        settings = self.settings
+        started = JobStarted(
+            at_ns=0,
+            name="train.py",
+            entry_point="train.py",
+            role=settings.role,
+            run_id=settings.run_id,
+            host=settings.host,
+            backend="simulated",
+            nproc=settings.slots,
+            pid=1,
+        )
+        return JobObserver(
+            Observing(started, self._restarts),
+            observe,
+            self._say,
+            wall_ns=lambda: int(self.loop.time() * 1e9),
+        )
+
+    def _say(self, text: str) -> None:
+        assert self._processes is not None
+        self._processes.say(text)
 
     def _end(self, verdict: Verdict, last_words: str) -> None:
         assert self._processes is not None

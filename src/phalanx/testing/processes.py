@@ -70,6 +70,7 @@ class SimulatedProcesses:
         nproc: int,
         ttl_s: float,
         has_single_restarts: bool = False,
+        progressed: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._agent = agent
         self._node = node
@@ -77,6 +78,7 @@ class SimulatedProcesses:
         self._driver = driver
         self._keeper = keeper
         self._workload = workload
+        self._progressed = progressed
         self._trace = trace
         self._nproc = nproc
         self.round: Round | None = None
@@ -301,6 +303,7 @@ class SimulatedProcesses:
 
     def _made_progress(self, step: int) -> None:
         self.progress.made(step)
+        self._progressed(step)
 
     def _checkpoint_done(self, step: int) -> None:
         self.progress.checkpoint_done(step)

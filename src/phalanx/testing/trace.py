@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.agent.verdict.verdict import Verdict
+from phalanx.events.job import Happening
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord
@@ -20,6 +21,7 @@ __all__ = [
     "AgentStarted",
     "ExclusionAsked",
     "Fault",
+    "Happened",
     "Healed",
     "LetGo",
     "Line",
@@ -116,6 +118,13 @@ class ExclusionAsked(Struct):
     agent: str
 
 
+class Happened(Struct):
+    """What an agent tells who looks on; only in a world that is observed so."""
+
+    agent: str
+    happening: Happening
+
+
 class RoundWritten(Struct):
     """The store has a round, or another phase of it. ``incarnation`` tells stores with other data apart."""
 
@@ -194,6 +203,7 @@ Observation = (
     | WorkerStarted
     | WorkerEnded
     | Fault
+    | Happened
     | ProgressMade
     | ExclusionAsked
     | RoundWritten

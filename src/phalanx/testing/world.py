@@ -13,6 +13,7 @@ from phalanx.testing.agents import LAG_S, SimulatedAgent
 from phalanx.testing.checkers import all_checkers
 from phalanx.testing.checking import Checker, Violation
 from phalanx.testing.faults import Faults
+from phalanx.testing.happenings import HappeningsAreCoherent
 from phalanx.testing.network import Network
 from phalanx.testing.nodes import Node
 from phalanx.testing.observer import Observer
@@ -20,7 +21,7 @@ from phalanx.testing.scenario import Scenario
 from phalanx.testing.store_client import SimulatedStore
 from phalanx.testing.store_server import StorePlace
 from phalanx.testing.timeline import NodeClock, Timeline
-from phalanx.testing.trace import Resumed, StoreLost, Suspended, Trace
+from phalanx.testing.trace import Happened, Resumed, StoreLost, Suspended, Trace
 from phalanx.testing.workload import Workload
 
 __all__ = ["World"]
@@ -48,8 +49,14 @@ class World:
     lag_s = LAG_S
 
     def __init__(
-        self, seed: int, scenario: Scenario | None = None, *, checkers: list[Checker] | None = None
+        self,
+        seed: int,
+        scenario: Scenario | None = None,
+        *,
+        checkers: list[Checker] | None = None,
+        observes: bool = False,
     ) -> None:
+        """``observes``: what agents tell who looks on is in the trace, and checked."""
         self.seed = seed
         self.scenario = scenario or Scenario.drawn(seed)
         self.rng = Random(seed)
@@ -70,6 +77,9 @@ class World:
             self.place.start(self.store_clock, keeps_data=True)
         self._faults = Faults(self, self._stream("faults"))
         self.checkers = all_checkers(self.scenario.limits) if checkers is None else checkers
+        self._observes = observes
+        if observes:
+            self.checkers = [*self.checkers, HappeningsAreCoherent()]
         for checker in self.checkers:
             self.trace.listen(checker.see)
 
@@ -263,6 +273,7 @@ class World:
             stops_all=scenario.stops_all,
             has_single_restarts=scenario.has_single_restarts,
             has_keeper=scenario.has_keepers,
+            observe=(lambda it: self.trace.add(Happened(name, it))) if self._observes else None,
         )
         agent.on_over.append(self.timeline.stop)
         self.agents.append(agent)
