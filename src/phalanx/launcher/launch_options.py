@@ -72,11 +72,13 @@ class LaunchOptions(TypedDict, total=False):
     devices: str | Sequence[str | int] | None
     virtual_local_rank: bool
     numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None
+    numa_may_fail: bool
     omp_threads: int | Literal["auto"] | None
     error_file: str | os.PathLike[str] | None
     report_file: str | os.PathLike[str] | None
     error_handler: str | None
     event_log_handler: str
+    events_file: str | os.PathLike[str] | None
     start_method: Literal["spawn", "fork", "forkserver"]
 
 
@@ -310,6 +312,7 @@ _READERS: dict[str, Any] = {
     "log_dir": _path,
     "error_file": _path,
     "report_file": _path,
+    "events_file": _path,
     "python": _path,
     "duplicate_stdout_filters": _texts,
     "duplicate_stderr_filters": _texts,
