@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 
-from phalanx.cli.options import GROUPS, HELP, OPTIONS, VERSION, Option
+from phalanx.cli.options import GROUPS, HELP, OPTIONS, VERSION, Option, section_of
 
 __all__ = ["phalanx_page", "reference", "run_page", "version"]
 
@@ -95,7 +95,15 @@ def reference() -> str:
     for title in GROUPS:
         rows = [_row(option) for option in OPTIONS if option.group == title and option.later is None]
         tables.append(
-            "\n".join([f"### {title}", "", "| flag | variables | default | |", "|---|---|---|---|", *rows])
+            "\n".join(
+                [
+                    f"### {title}",
+                    "",
+                    "| flag | variables | in a file | default | |",
+                    "|---|---|---|---|---|",
+                    *rows,
+                ]
+            )
         )
     return "\n\n".join([*tables, _keys()]) + "\n"
 
@@ -118,7 +126,9 @@ def _row(option: Option) -> str:
     variables = ", ".join(f"`{variable}`" for variable in option.variables)
     default = f"`{option.default}`" if option.default and not option.is_switch else ""
     mark = "" if option.torchrun else _OURS
-    cells = (flags, variables, default, option.help + mark)
+    section = section_of(option)
+    key = f"`{section}.{option.dest}`" if section else ""
+    cells = (flags, variables, key, default, option.help + mark)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

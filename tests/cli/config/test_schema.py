@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,16 @@ def test_each_key_with_each_kind_of_value_is_taken_by_the_schema_if_the_reader_t
     for value in VALUES:
         path = as_yaml({section: {dest: value}}, tmp_path / "job.yaml")
         assert schema_takes(path) or not reader_takes(path), value
+
+
+def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```yaml\n(.*?)^```$", (ROOT / "docs/configuration.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) >= 2
+    for block in blocks:
+        (tmp_path / "job.yaml").write_text(block)
+        found = read_job_file(
+            str(tmp_path / "job.yaml"), {}, overruled=["nproc_per_node"], names_program=False
+        )
+        assert found.texts or block.startswith("#")
