@@ -126,7 +126,7 @@ def test_a_namespace_makes_torchs_config_command_and_arguments(
 
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which torchrun would set, with a banner
     monkeypatch.setenv("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "<${rank}>")
-    words = [script if word == "SCRIPT" else word for word in words]
+    words = ["--log-dir", str(Path(script).parent), *(script if word == "SCRIPT" else word for word in words)]
     theirs, their_command, their_arguments = run.config_from_args(run.parse_args(words))
     ours, command, arguments = names.config_from_args(names.parse_args(words))
 
