@@ -82,7 +82,7 @@ def test_half_an_answer_is_none(file: NamelessFile, size: int) -> None:
     assert found is None if size < 64 else found is not None and found.kind == STARTED
 
 
-@pytest.mark.parametrize("content", [b"\0" * 64, b"phxansw1" + b"\xff" * 56, os.urandom(200)])
+@pytest.mark.parametrize("content", [b"\0" * 64, b"phxansw1" + b"\xff" * 56, b"another content" * 10])
 def test_what_nobody_wrote_is_no_answer(file: NamelessFile, content: bytes) -> None:
     file.write(content)
     assert read_answer(file.fd) is None

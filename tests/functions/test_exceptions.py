@@ -61,12 +61,11 @@ def test_frames_arrive_with_their_lines() -> None:
     def inner() -> None:
         raise ValueError("here")
 
-    try:
+    with pytest.raises(ValueError, match="here") as caught:
         inner()
-    except ValueError as failure:
-        expected = traceback.extract_tb(failure.__traceback__)
-        found = traceback.extract_tb(sent(failure).__traceback__)
-        text = traceback.format_exception(sent(failure))
+    expected = traceback.extract_tb(caught.value.__traceback__)
+    found = traceback.extract_tb(sent(caught.value).__traceback__)
+    text = traceback.format_exception(sent(caught.value))
     assert [(one.filename, one.lineno, one.name, one.line) for one in found] == [
         (one.filename, one.lineno, one.name, one.line) for one in expected
     ]
@@ -83,7 +82,8 @@ def test_a_chain_keeps_its_links() -> None:
 
 
 def test_members_of_a_group_have_their_tracebacks() -> None:
-    group = ExceptionGroup("two", [raised(ValueError(1)), raised(KeyError(2), cause=raised(OSError("c")))])  # type: ignore[list-item]
+    members = [raised(ValueError(1)), raised(KeyError(2), cause=raised(OSError("c")))]
+    group = BaseExceptionGroup("two", members)
     again = sent(raised(group))
     assert isinstance(again, ExceptionGroup)
     assert [type(one) for one in again.exceptions] == [ValueError, KeyError]

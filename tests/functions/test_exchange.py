@@ -49,6 +49,6 @@ def test_many_ranks_share_the_room() -> None:
     assert "plain" in json.loads(_published("x" * 8000, 1000))
 
 
-@pytest.mark.parametrize("data", [b"", b"no JSON", b"{}"])
+@pytest.mark.parametrize("data", [b"", b"no JSON", b"{}", b"[1]"])
 def test_nothing_is_nothing(data: bytes) -> None:
     assert read_others(data) == ({}, {})

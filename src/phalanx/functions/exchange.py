@@ -76,7 +76,7 @@ def read_others(data: bytes) -> tuple[dict[int, Any], dict[int, str]]:
         entries = json.loads(data) if data else {}
     except ValueError:
         entries = {}
-    for name, entry in entries.items():
+    for name, entry in entries.items() if isinstance(entries, dict) else ():
         try:
             if "plain" in entry:
                 values[int(name)] = from_plain(entry["plain"].encode("ascii"))
