@@ -157,8 +157,11 @@ class Observing:
     def _next(
         self, number: int, reason: str, restart_count: int, used: int, delay_s: float
     ) -> list[job.Happening]:
-        """There will be a round; told once of each, and by its settling at the latest."""
-        if number <= self._told_round:
+        """There will be a round; told once of each, and by its settling at the latest.
+
+        Another store may count from a lower number: that is another round, too.
+        """
+        if number == self._told_round:
             return []
         self._told_round = number
         was, self._restart_count = self._restart_count, restart_count

@@ -97,7 +97,7 @@ def start(
         given = (handover.fd, their_link, host, sent)
         process = subprocess.Popen(
             # The last word is for who looks at a list of processes.
-            [sys.executable, "-P", "-c", _PROGRAM, root, *map(str, given), options.entrypoint],
+            [sys.executable, "-P", "-c", _PROGRAM, root, *map(str, given), _name(options)],
             stdin=subprocess.DEVNULL,
             stdout=open_or_null(stdout, 1),
             stderr=open_or_null(stderr, 2),
@@ -264,7 +264,7 @@ class AgentProcess:
 
     def __repr__(self) -> str:
         state = "running" if self._outcome is None else f"ended: {self._outcome.exit_code}"
-        return f"<AgentProcess of {self._options.entrypoint}: pid {self.pid}, {state}>"
+        return f"<AgentProcess of {_name(self._options)}: pid {self.pid}, {state}>"
 
     def _ask(self, signum: int) -> bool:
         """Over the socket: it keeps what comes before the agent can take signals, which would kill it."""
@@ -307,7 +307,7 @@ class AgentProcess:
                 if left_s > 0 and not has_ended(self._link.fileno()):  # its other end is the keeper's, too
                     return [os.dup(self._link.fileno())], left_s
             code = self._process.poll()
-            self._outcome = outcome or _without_a_word(self._options.entrypoint, code)
+            self._outcome = outcome or _without_a_word(_name(self._options), code)
             self._happenings.finish("" if last is None else last.happenings, self._outcome)
             self._close()
             return None
@@ -325,6 +325,10 @@ class AgentProcess:
         if self._child is not None:
             self._child.close()
             self._child = None
+
+
+def _name(options: RunOptions) -> str:
+    return options.name or options.entrypoint
 
 
 def _without_a_word(name: str, code: int | None) -> Outcome:
