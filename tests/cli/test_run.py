@@ -226,7 +226,7 @@ def test_a_range_of_nodes_on_a_standalone_node_is_one_node_that_meets_nobody(
             "--rdzv-conf: nobody knows the key 'last_cal_timeout', perhaps last_call_timeout; it has no effect",
         ),
         (["--rdzv-conf", "zzz=3"], "--rdzv-conf: nobody knows the key 'zzz'; it has no effect"),
-        (["--node-rank", "1"], "--node-rank 1 has no effect: this job has one node, and its rank is 0"),
+        (["--node-rank", "1"], "--node-rank has no effect: this job has one node"),
         (
             ["--signals-to-handle", "SIGTERM,SIGBREAK"],
             "--signals-to-handle: this system has no signal 'SIGBREAK'; the others are handled",
@@ -257,7 +257,7 @@ def test_an_empty_job_id_counts_as_not_given(values: Values) -> None:
         ["--nnodes", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0:29400", "--rdzv-id", "7"],
         ["--nnodes", "1:1", "--rdzv-backend", "etcd", "--rdzv-endpoint", "etcd:2379"],
         ["--nnodes", "1:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"],
-        ["--nnodes", "1:4", "--standalone", "--rdzv-backend", "file"],
+        ["--nnodes", "1:4", "--standalone", "--rdzv-id", "7"],
         ["--nnodes", "2", "--node-rank", "1", "--master-addr", "node0", "--master-port", "29501"],
         ["--nnodes", "2:4", "--rdzv-backend", "c10d", "--rdzv-endpoint", "node0", "--node-rank", "9"],
         ["--nnodes=2", "--rdzv-backend=etcd-v2", "--rdzv-endpoint=https://h0:2379", "--rdzv-id=7"],

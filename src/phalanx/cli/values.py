@@ -28,6 +28,8 @@ _AS_GIVEN = (
     "duplicate_stdout_filters",
     "error_file",
     "error_handler",
+    "event_log_handler",
+    "events_file",
     "report_file",
     "local_addr",
     "local_ranks_filter",
@@ -48,6 +50,22 @@ _AS_GIVEN = (
     "stderr_tail",
     "stop_all",
     "tee",
+)
+
+
+# Options that have an effect in any company; alone they do not need the table of those that may have none.
+_NEVER_IDLE = frozenset(
+    {
+        "config",
+        "dry_run",
+        "log_dir",
+        "max_restarts",
+        "module",
+        "nnodes",
+        "no_python",
+        "nproc_per_node",
+        "role",
+    }
 )
 
 
@@ -76,6 +94,11 @@ def fields_of(asked: Asked, *, makes_folder: bool = True) -> dict[str, Any]:
     for theme in _THEMES:
         fields.update(theme(values))
     _check_meeting(fields, values.origins)
+    if not values.given <= _NEVER_IDLE:
+        from phalanx.cli.idle import idle_options
+
+        for sentence in idle_options(values, fields["nproc"]):
+            warn(sentence)
     if values["numa_binding"] is not None:
         _check_binding(fields, values.origins["numa_binding"])
     if makes_folder:
@@ -212,13 +235,6 @@ def _warning(values: Values, stop_signals: Collection[int]) -> tuple[int | None,
     return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
 
 
-def _events(values: Values) -> dict[str, Any]:
-    if values["event_log_handler"] != "null":
-        name = f"{values.origins['event_log_handler']} {values['event_log_handler']}"
-        warn(f"{name} has no effect: this version records no events yet")
-    return {}
-
-
 def _nodes(values: Values) -> dict[str, Any]:
     """Return how many nodes there are, how they know each other, and what is said of rank 0's address."""
     smallest, largest = values["nnodes"]
@@ -226,11 +242,6 @@ def _nodes(values: Values) -> dict[str, Any]:
         raise UsageError(
             f"{values.origins['nnodes']}: at least {smallest} nodes are asked for, and with --standalone there is "
             "one node"
-        )
-    if values["node_rank"] and (largest == 1 or values["standalone"]):
-        warn(
-            f"{values.origins['node_rank']} {values['node_rank']} has no effect: this job has one node, and its "
-            "rank is 0"
         )
     master_addr, master_port = _master(values)
     return {
@@ -259,17 +270,6 @@ def _master(values: Values) -> tuple[str | None, int | None]:
     return master.host, master.port or port
 
 
-_ABOUT_RESTARTS = (
-    "restart_window",
-    "restart_refill",
-    "restart_backoff",
-    "give_up_after",
-    "restart_on",
-    "no_restart_on",
-    "restart_scope",
-)
-
-
 def _restarts(values: Values) -> dict[str, Any]:
     """Return when a failed job is tried again."""
     from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX, RestartPolicy
@@ -286,10 +286,6 @@ def _restarts(values: Values) -> dict[str, Any]:
         raise UsageError(
             f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
         )
-    idle = [origins[dest] for dest in _ABOUT_RESTARTS if dest in values.given]
-    if idle and not most:
-        verb = "has" if len(idle) == 1 else "have"
-        warn(f"{', '.join(idle)} {verb} no effect: no restart is allowed; say --max-restarts N")
     refill_after_s, refill_on_progress = values["restart_refill"]
     backoff_s, backoff_max_s = values["restart_backoff"]
     policy = RestartPolicy(
@@ -312,7 +308,6 @@ _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
     _program,
     _surroundings,
     _stopping,
-    _events,
     _nodes,
     _restarts,
 )

@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import Growth
 
-__all__ = ["SETTINGS", "Conf", "Setting", "read_conf"]
+__all__ = ["SETTINGS", "Conf", "Setting", "foreign_keys", "read_conf"]
 
 
 class Conf(Struct, kw_only=True):
@@ -79,6 +79,16 @@ def read_conf(raw: Mapping[str, str]) -> tuple[Conf, tuple[str, ...]]:
             f"keep_alive_interval times keep_alive_max_attempt is {conf.ttl_s:g} s; a lease lasts 1 s or more"
         )
     return conf, tuple(unknown)
+
+
+def foreign_keys(raw: Mapping[str, str], backend: str) -> tuple[str, ...]:
+    """A sentence about each key that is another backend's."""
+    mine = "etcd" if backend == "etcd-v2" else backend
+    return tuple(
+        f"{key} is for {_BY_KEY[key].of} and has no effect with {backend}"
+        for key in raw
+        if key in _BY_KEY and _BY_KEY[key].of != "all" and mine not in _BY_KEY[key].of.split(", ")
+    )
 
 
 def _nearest(key: str) -> str:

@@ -104,13 +104,14 @@ def meeting_of_one(options: RunOptions) -> Meeting:
 
 def read_settings(options: RunOptions) -> tuple[Conf, tuple[tuple[str, str], ...]]:
     """``--rdzv-conf``, understood, and warnings. Raises ``MeetingError``."""
-    from phalanx.launcher.conf import read_conf
+    from phalanx.launcher.conf import foreign_keys, read_conf
 
     try:
         conf, unknown = read_conf(options.rdzv_conf)
     except ValueError as reason:
         raise MeetingError("rdzv_conf", str(reason)) from None
-    return conf, tuple(("rdzv_conf", sentence) for sentence in unknown)
+    foreign = () if is_alone(options) else foreign_keys(options.rdzv_conf, options.rdzv_backend)
+    return conf, tuple(("rdzv_conf", sentence) for sentence in (*unknown, *foreign))
 
 
 async def _open_memory() -> Store:
