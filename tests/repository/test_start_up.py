@@ -24,7 +24,12 @@ DENIED = (
     "phalanx.cli.config",
     "phalanx.cli.looking",
     "phalanx.cli.manual",
+    "phalanx.launcher.binding",
     "phalanx.launcher.dry_run",
+    "phalanx.launcher.log_plugins",
+    "phalanx.multiprocessing.affinity",
+    "phalanx.multiprocessing.numa",
+    "phalanx.multiprocessing.topology",
     "phalanx.rendezvous.registry",
     "phalanx.store.client",
     "phalanx.store.etcd",
@@ -62,6 +67,7 @@ def test_a_job_of_a_plain_command_loads_nothing_that_it_does_not_need(tmp_path: 
     modules, done = imported_by("-m", "phalanx", "run", "--no-python", "true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "phalanx.cli.words" in modules
+    assert "phalanx.cli.idle" not in modules, "no option is there that could have no effect"
     assert not denied(modules)
 
 
