@@ -9,23 +9,36 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phalanx.launcher.command import run_command
+    from phalanx.launcher.launch_config import LaunchConfig
+    from phalanx.launcher.launching import elastic_launch, launch_agent
     from phalanx.launcher.library import AgentProcess, Outcome, start
     from phalanx.launcher.options import RunOptions
 
-__all__ = ["AgentProcess", "Outcome", "RunOptions", "run_command", "start"]
+__all__ = [
+    "AgentProcess",
+    "LaunchConfig",
+    "Outcome",
+    "RunOptions",
+    "elastic_launch",
+    "launch_agent",
+    "run_command",
+    "start",
+]
+
+_HOMES = {
+    "LaunchConfig": "launch_config",
+    "RunOptions": "options",
+    "elastic_launch": "launching",
+    "launch_agent": "launching",
+    "run_command": "command",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name == "RunOptions":
-        from phalanx.launcher.options import RunOptions
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
 
-        return RunOptions
-    if name == "run_command":
-        from phalanx.launcher.command import run_command
-
-        return run_command
-    if name in ("AgentProcess", "Outcome", "start"):
-        from phalanx.launcher import library
-
-        return getattr(library, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'library')}"), name)
+    globals()[name] = found
+    return found

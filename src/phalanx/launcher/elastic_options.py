@@ -1,4 +1,4 @@
-"""From torchelastic's ``LaunchConfig`` to ``RunOptions``: each field's place, and what cannot be used. Starts nothing."""
+"""From torchelastic's ``LaunchConfig`` to ``RunOptions``: each field, and what cannot be used. Starts nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def stop_signals_of(names: str) -> tuple[int, ...]:
 
 
 def arguments_of(args: Sequence[Any]) -> tuple[str, ...]:
-    """A command's arguments by torchelastic's rules: ``string.Template`` texts, whose ``local_rank`` waits for the agent.
+    """A command's arguments by torchelastic's rules: ``string.Template`` texts; the agent knows the ``local_rank``.
 
     Raises ``TypeError`` for one that is no text.
     """

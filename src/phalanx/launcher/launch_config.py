@@ -1,4 +1,4 @@
-"""``LaunchConfig``: a job as torchelastic's Python API describes it. What is done with it is in ``elastic_launch``."""
+"""``LaunchConfig``: a job as torchelastic's Python API describes it. What is done with it is in ``launching``."""
 
 from __future__ import annotations
 

@@ -1,0 +1,105 @@
+"""torchelastic's metrics of an agent, made from what a hosted agent tells. Pure: names and numbers, no clock.
+
+The agent does not run torchelastic's methods; a number stands under the name of the method that does the same there.
+Durations are those that the happenings' times give.
+"""
+
+from __future__ import annotations
+
+from phalanx.events import job
+
+__all__ = ["JobMetrics"]
+
+_AGENT = "SimpleElasticAgent"
+_LOCAL = "LocalElasticAgent"
+
+Numbers = list[tuple[str, int]]
+
+
+class JobMetrics:
+    """Remembers what a number needs of earlier happenings. One for each job.
+
+    >>> numbers = JobMetrics("default", max_restarts=3)
+    >>> numbers.of(job.JobEnded(at_ns=0, ending="succeeded", exit_code=0))[:2]
+    [('workers.default.remaining_restarts', 3), ('workers.default.succeeded', 1)]
+    """
+
+    def __init__(self, role: str, *, max_restarts: int) -> None:
+        self._role = role
+        self._max_restarts = max_restarts
+        self._used = 0
+        self._began_ns: int | None = None
+        self._settled_ns: int | None = None
+        self._stopping_ns: int | None = None
+        self._restarting_ns: int | None = None
+
+    def of(self, happening: job.Happening) -> Numbers:
+        """The numbers to put for a happening, in order."""
+        match happening:
+            case job.JobStarted():
+                self._began_ns = happening.at_ns
+            case job.RoundSettled():
+                self._settled_ns = happening.at_ns
+                self._used = happening.restart_count
+                return _done(f"{_AGENT}._rendezvous", round(happening.waited_s * 1e9))
+            case job.WorkersStarted():
+                return self._started(happening.at_ns)
+            case job.StopBegan():
+                self._stopping_ns = happening.at_ns
+            case job.RoundEnded():
+                return self._stopped(happening.at_ns)
+            case job.RestartDecided():
+                self._restarting_ns = happening.at_ns
+                self._used = happening.restart_count
+                return [*self._state("failed" if happening.is_charged else "healthy")]
+            case job.JobEnded():
+                return self._ended(happening)
+        return []
+
+    @property
+    def _left(self) -> int:
+        return max(0, self._max_restarts - self._used)
+
+    def _state(self, name: str) -> Numbers:
+        return [(f"workers.{self._role}.remaining_restarts", self._left), (f"workers.{self._role}.{name}", 1)]
+
+    def _started(self, at_ns: int) -> Numbers:
+        since_ns = at_ns - (self._settled_ns or at_ns)
+        found = [
+            *_done(f"{_LOCAL}._start_workers", since_ns),
+            *_done(f"{_AGENT}._initialize_workers", since_ns),
+        ]
+        if self._restarting_ns is not None:
+            found += _done(f"{_AGENT}._restart_workers", at_ns - self._restarting_ns)
+            self._restarting_ns = None
+        return [*found, *self._state("healthy")]
+
+    def _stopped(self, at_ns: int) -> Numbers:
+        if self._stopping_ns is None:
+            return []
+        took_ns, self._stopping_ns = at_ns - self._stopping_ns, None
+        return _done(f"{_LOCAL}._stop_workers", took_ns)
+
+    def _ended(self, end: job.JobEnded) -> Numbers:
+        role, has_failed, retried = self._role, end.ending == "failed", self._used > 0
+        flakiness = 100.0 if has_failed else 100 - 100 * (self._left + 1) / (self._max_restarts + 1)
+        took_ns = end.at_ns - (self._began_ns or end.at_ns)
+        end_of_run = "success" if end.ending != "stopped" else "failure"  # torchelastic's raises at a signal
+        run = f"{_AGENT}.run"
+        tail = [(f"{run}.{end_of_run}", 1), (f"{run}.duration.ms", took_ns // 1_000_000)]
+        if end.ending == "stopped":
+            return tail
+        return [
+            *self._state("failed" if has_failed else "succeeded"),
+            (f"workers.{role}.flakiness", int(flakiness)),
+            (f"workers.{role}.run_total", 1),
+            (f"workers.{role}.run_success_with_retries", int(not has_failed and retried)),
+            (f"workers.{role}.run_success_no_retries", int(not has_failed and not retried)),
+            (f"workers.{role}.run_failed_with_retries", int(has_failed and retried)),
+            (f"workers.{role}.run_failed_no_retries", int(has_failed and not retried)),
+            *tail,
+        ]
+
+
+def _done(name: str, took_ns: int) -> Numbers:
+    return [(f"{name}.success", 1), (f"{name}.duration.ms", max(0, took_ns) // 1_000_000)]
