@@ -13,7 +13,12 @@ from phalanx.agent.graces import Graces
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import Host, JobSpec
 from phalanx.errors import boot_file
-from phalanx.launcher.environment import check_env, leaves_omp_to_us, worker_environment
+from phalanx.launcher.environment import (
+    ENABLE_FILE_TIMER,
+    check_env,
+    leaves_omp_to_us,
+    worker_environment,
+)
 from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
@@ -53,6 +58,12 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         plan = binding_of(options)
         print(f"phalanx: {plan.sentence}", file=sys.stderr)
         spec = changed(spec, affinity=plan.cpus)
+    watchdog = None
+    if os.environ.get(ENABLE_FILE_TIMER) == "1" and options.debug_rank is None:
+        from phalanx.launcher.watchdog import Watchdog
+
+        watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name)
+        spec = watchdog.beside(spec)
     onlookers = None
     if options.event_log_handler != "null" or options.events_file is not None:
         from phalanx.launcher.onlookers import onlookers_of, together
@@ -63,6 +74,8 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         code = run_job(spec)
     finally:
         logs.discard_if_empty()
+        if watchdog is not None:
+            watchdog.finish()
         if onlookers is not None:
             onlookers.finish()
     if meeting.forget is not None and code not in _MAY_COME_BACK:

@@ -15,9 +15,10 @@ from phalanx.rendezvous.round import Round
 if TYPE_CHECKING:
     from phalanx.launcher.devices import DeviceMask
 
-__all__ = ["LOCAL_RANK", "OMP", "check_env", "leaves_omp_to_us", "worker_environment"]
+__all__ = ["ENABLE_FILE_TIMER", "LOCAL_RANK", "OMP", "check_env", "leaves_omp_to_us", "worker_environment"]
 
 OMP = "OMP_NUM_THREADS"
+ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
 LOCAL_RANK = "PHALANX_LOCAL_RANK"  # the true one, for phalanx.errors, where LOCAL_RANK is 0 in each worker
 
 

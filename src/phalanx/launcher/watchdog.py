@@ -1,0 +1,69 @@
+"""The server of file timers beside an agent: workers that are too slow in a block of theirs are ended, and fail.
+
+As torchelastic's it runs when ``TORCHELASTIC_ENABLE_FILE_TIMER`` is 1, at the FIFO that ``TORCHELASTIC_TIMER_FILE``
+names or at one of its own, and workers are told where. Scripts use ``phalanx.timer`` or torch's own client. Loads only
+when it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Self
+
+from phalanx.agent.spec import JobSpec
+from phalanx.records import changed
+from phalanx.timer.client import TIMER_FILE
+from phalanx.timer.file_server import FileTimerServer
+
+__all__ = ["Watchdog"]
+
+WAKE_S = 10.0  # at the latest; a request or the end of a countdown wakes it, too
+
+
+class Watchdog:
+    """A server of file timers with the life of a job."""
+
+    def __init__(self, path: str, *, run_id: str) -> None:
+        self._path = path
+        self._server = FileTimerServer(path, run_id, WAKE_S)
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str], *, run_id: str) -> Self:
+        """The server, not started yet, at the place that the variable says or at a new one."""
+        own = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
+        return cls(environ.get(TIMER_FILE) or own, run_id=run_id)
+
+    def beside(self, spec: JobSpec) -> JobSpec:
+        """The same job with this server: it starts when the keeper has been forked, which a thread would harm."""
+        return changed(
+            spec,
+            prepare=partial(self._start, spec.prepare),
+            environment=partial(self._environment, spec.environment),
+        )
+
+    def finish(self) -> None:
+        """Stop the server and remove its FIFO."""
+        self._server.stop()
+
+    def _start(self, before: Callable[[], None] | None) -> None:
+        """Raises ``ValueError`` when the FIFO cannot be made."""
+        if before is not None:
+            before()
+        # A thread inherits the mask. The agent's signals are its loop's, and no other thread may take one of them.
+        mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
+        try:
+            self._server.start()
+        except OSError as reason:
+            raise ValueError(
+                f"{TIMER_FILE}: the timer server cannot make {self._path!r}: {reason.strerror}"
+            ) from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _environment(self, inner: Callable[..., dict[str, str]], *place: Any) -> dict[str, str]:
+        return {**inner(*place), TIMER_FILE: self._path}
