@@ -10,28 +10,35 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
+    from phalanx.agent.restarts.policy import RestartPolicy
     from phalanx.errors import record
     from phalanx.errors.channel import NoAgent, checkpoint_done, exclude_node, progress, should_stop, values
     from phalanx.launcher.function_job import RemoteError, UnreadableValue
     from phalanx.launcher.job import Job
     from phalanx.launcher.launch import launch, start
+    from phalanx.launcher.launch_config import LaunchConfig
     from phalanx.launcher.launch_failure import JobStopped, WorkerFailed
     from phalanx.launcher.launch_options import LaunchOptions
     from phalanx.launcher.launch_result import LaunchResult, NotSent
+    from phalanx.launcher.launching import elastic_launch, launch_agent
 
 __all__ = [
     "Job",
     "JobStopped",
+    "LaunchConfig",
     "LaunchOptions",
     "LaunchResult",
     "NoAgent",
     "NotSent",
     "RemoteError",
+    "RestartPolicy",
     "UnreadableValue",
     "WorkerFailed",
     "checkpoint_done",
+    "elastic_launch",
     "exclude_node",
     "launch",
+    "launch_agent",
     "progress",
     "record",
     "should_stop",
@@ -42,16 +49,20 @@ __all__ = [
 _HOME = {
     "Job": "launcher.job",
     "JobStopped": "launcher.launch_failure",
+    "LaunchConfig": "launcher.launch_config",
     "LaunchOptions": "launcher.launch_options",
     "LaunchResult": "launcher.launch_result",
     "NoAgent": "errors.channel",
     "NotSent": "launcher.launch_result",
     "RemoteError": "launcher.function_job",
+    "RestartPolicy": "agent.restarts.policy",
     "UnreadableValue": "launcher.function_job",
     "WorkerFailed": "launcher.launch_failure",
     "checkpoint_done": "errors.channel",
+    "elastic_launch": "launcher.launching",
     "exclude_node": "errors.channel",
     "launch": "launcher.launch",
+    "launch_agent": "launcher.launching",
     "progress": "errors.channel",
     "record": "errors",
     "should_stop": "errors.channel",
