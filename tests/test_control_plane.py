@@ -27,6 +27,7 @@ main()
 
 @pytest.mark.torch
 @pytest.mark.compat("name torch.distributed.elastic.control_plane.worker_main", "same")
+@pytest.mark.compat("variable TORCH_WORKER_SERVER_SOCKET", "same")
 def test_torchs_handlers_are_served_while_the_block_runs(tmp_path: Path) -> None:
     env = {**os.environ, "TORCH_WORKER_SERVER_SOCKET": str(tmp_path / "worker.sock")}
     done = subprocess.run([sys.executable, "-c", ASKING], env=env, capture_output=True, text=True)

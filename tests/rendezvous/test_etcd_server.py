@@ -60,6 +60,7 @@ def test_a_second_start_leaves_no_server_behind_and_a_given_folder_stays(tmp_pat
     assert (tmp_path / "mine").exists()
 
 
+@pytest.mark.compat("variable TORCHELASTIC_ETCD_BINARY_PATH", "same")
 def test_a_server_that_ends_by_itself_is_tried_again_and_then_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

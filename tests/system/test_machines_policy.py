@@ -136,6 +136,9 @@ def test_without_a_spare_the_node_is_used_on_and_its_failures_are_charged(
     assert [one.wait() for one in (*members, newcomer)] == [0, 0, 0]
 
 
+@pytest.mark.compat(
+    "flag --max-restarts", "better", "one budget for the job, where each node counts alone there"
+)
 def test_failures_that_alternate_between_two_nodes_use_up_one_budget(
     network: Network, agents: Agents, script: Script
 ) -> None:

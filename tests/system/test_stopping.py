@@ -98,6 +98,9 @@ def test_stubborn_workers_live_for_the_grace_and_no_longer(
     assert 3 <= took_s < LONG_BEFORE_DEFAULT_GRACE_S
 
 
+@pytest.mark.compat(
+    "flag --shutdown-timeout", "better", "holds for every stop, where a failure has 30 s there"
+)
 def test_the_same_grace_holds_when_a_rank_fails(launch: Launch, script: Script) -> None:
     train = script(
         """

@@ -66,6 +66,8 @@ class JobSpec(Struct, kw_only=True):
     prepare: Callable[[], None] | None = None
     """Loads what other people wrote, when the keeper has been forked and nothing else started. Raises ``ValueError``
     with a sentence for the user: then nothing starts."""
+    why_ended: Callable[[int], str] | None = None
+    """pid → why something beside the agent has ended this worker on our behalf; empty: nothing has."""
     membership: MembershipSettings
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""

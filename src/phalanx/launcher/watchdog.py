@@ -19,9 +19,11 @@ from phalanx.agent.spec import JobSpec
 from phalanx.records import changed
 from phalanx.timer.client import TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer
+from phalanx.timer.requests import FileTimerRequest
 
 __all__ = ["Watchdog"]
 
+SCOPE_MAX = 200  # characters of a scope's name in a report
 WAKE_S = 10.0  # at the latest; a request or the end of a countdown wakes it, too
 
 
@@ -30,7 +32,8 @@ class Watchdog:
 
     def __init__(self, path: str, *, run_id: str) -> None:
         self._path = path
-        self._server = FileTimerServer(path, run_id, WAKE_S)
+        self._server = FileTimerServer(path, run_id, WAKE_S, log_event=self._remember)
+        self._ended: dict[int, str] = {}  # written by the server's thread: pid → where it was too slow
 
     @classmethod
     def of(cls, environ: Mapping[str, str], *, run_id: str) -> Self:
@@ -44,6 +47,7 @@ class Watchdog:
             spec,
             prepare=partial(self._start, spec.prepare),
             environment=partial(self._environment, spec.environment),
+            why_ended=self._why,
         )
 
     def finish(self) -> None:
@@ -64,6 +68,16 @@ class Watchdog:
             ) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _remember(self, event: str, request: FileTimerRequest | None) -> None:
+        """Told before the signal is sent: whoever sees the worker's end finds the reason."""
+        if event == "timer expired" and request is not None and request.signal > 0:
+            scope = "".join(one if one.isprintable() else "?" for one in request.scope_id[:SCOPE_MAX])
+            self._ended[request.worker_pid] = scope
+
+    def _why(self, pid: int) -> str:
+        scope = self._ended.get(pid)
+        return "" if scope is None else f"its timer ended it, because it was too slow in {scope}"
 
     def _environment(self, inner: Callable[..., dict[str, str]], *place: Any) -> dict[str, str]:
         return {**inner(*place), TIMER_FILE: self._path}

@@ -42,6 +42,12 @@ def of(number: int, **facts: object) -> Explanation:
     return explain(Facts(pid=17, signal=number, **facts))  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+def test_whom_something_of_ours_has_ended_nobody_else_is_suspected_of(number: signal.Signals) -> None:
+    why = "its timer ended it, because it was too slow in train.py#7"
+    assert of(number, why_ended=why, was_asked_to_stop=True) == Explanation(sentences=(why,), certain=why)
+
+
 CERTAIN_OOM = {
     "cgroup": (
         {"kernel_lines": (MEMCG, MEMCG_KILLED), "cgroups": (ROSE,), "peak_bytes": 55 * MIB},

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from signal import Signals
 from socket import gethostname
 from typing import Any
@@ -45,10 +45,13 @@ class Evidence:
     """Makes failures of the workers of a round, for the policy and for the report.
 
     ``straggler_s``: how long workers may run on after others have ended, if this node knows of such a limit.
+    ``why_ended``: see ``JobSpec``.
     """
 
-    def __init__(self, straggler_s: float | None = None) -> None:
-        self.postmortem = Postmortem()
+    def __init__(
+        self, straggler_s: float | None = None, why_ended: Callable[[int], str] | None = None
+    ) -> None:
+        self.postmortem = Postmortem(why_ended=why_ended)
         self._late = "long" if straggler_s is None else f"{straggler_s:g} s"
         self._began_at = 0.0  # monotonic seconds; nobody has looked at the clock yet
         self._began_singly_at: dict[int, float] = {}

@@ -58,6 +58,8 @@ class Facts(Struct, kw_only=True):
     signal: int
     """0: it ended by itself, with a failure; its child may have been killed."""
     was_asked_to_stop: bool = False
+    why_ended: str = ""
+    """What ended it on this launcher's behalf, and why, in half a sentence; empty: nothing did."""
     cgroups: tuple[CgroupLevel, ...] = ()
     """The worker's own first; empty: nothing can be read."""
     kernel_lines: tuple[str, ...] = ()
@@ -98,6 +100,8 @@ CORE_SIGNALS = frozenset({"SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE", "SIGBUS", "S
 def explain(facts: Facts) -> Explanation:
     """All that can be said of this death; nothing where its signal says it all."""
     name = _name(facts.signal)
+    if facts.why_ended:
+        return Explanation(sentences=(facts.why_ended,), certain=facts.why_ended)
     if facts.signal == 0:
         return _child_killed(facts)
     if name == "SIGKILL":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from phalanx.records import Struct
@@ -57,8 +58,9 @@ class Postmortem:
     killed. ``root``: what stands for ``/``.
     """
 
-    def __init__(self, root: str = "") -> None:
+    def __init__(self, root: str = "", *, why_ended: Callable[[int], str] | None = None) -> None:
         self._root = root
+        self._why_ended = why_ended
         self._hierarchy: _Hierarchy | None = None
         self._has_looked = False
         self._own = ""
@@ -117,6 +119,7 @@ class Postmortem:
                 pid=pid,
                 signal=max(-exit_code, 0),
                 was_asked_to_stop=was_asked_to_stop,
+                why_ended=self._why_ended(pid) if self._why_ended and exit_code < 0 else "",
                 cgroups=self._accounts(paths, began_at) if is_of_memory else (),
                 kernel_lines=lines,
                 is_log_readable=self._log >= 0,

@@ -73,7 +73,7 @@ class Processes:
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
         self.workers: Workers | None = None
         self.round: Round | None = None
-        self.evidence = Evidence(spec.membership.straggler_s)
+        self.evidence = Evidence(spec.membership.straggler_s, spec.why_ended)
         self.lagging: list[Workers] = []
         """Earlier rounds whose last lines the console has not taken yet."""
         self.progress = Progress()
