@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from phalanx.multiprocessing.process_state import is_uninterruptible_state, read_proc_state
 
@@ -23,11 +23,19 @@ def timeout_from_environment(name: str) -> float:
     return timeout_s
 
 
-class StuckWorkers:
-    """Remembers since when each worker has been seen in such a wait. ``timeout_s`` 0: nobody is looked at."""
+def _is_waiting(pid: int) -> bool:
+    return is_uninterruptible_state(read_proc_state(pid))
 
-    def __init__(self, timeout_s: float) -> None:
+
+class StuckWorkers:
+    """Remembers since when each worker has been seen in such a wait. ``timeout_s`` 0: nobody is looked at.
+
+    ``is_waiting`` looks at a process id.
+    """
+
+    def __init__(self, timeout_s: float, is_waiting: Callable[[int], bool] = _is_waiting) -> None:
         self._timeout_s = timeout_s
+        self._is_waiting = is_waiting
         self._since: dict[int, float] = {}
 
     def began(self) -> None:
@@ -39,7 +47,7 @@ class StuckWorkers:
         if not self._timeout_s:
             return {}
         now = time.monotonic()
-        waiting = {rank for rank, pid in pids.items() if is_uninterruptible_state(read_proc_state(pid))}
+        waiting = {rank for rank, pid in pids.items() if self._is_waiting(pid)}
         # Every look has to find it so: one that comes out of its wait between two looks is not stuck.
         self._since = {rank: self._since.get(rank, now) for rank in waiting}
         return {rank: now - since for rank, since in self._since.items() if now - since >= self._timeout_s}
