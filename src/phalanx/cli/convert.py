@@ -49,7 +49,6 @@ __all__ = [
 ]
 
 TAIL_BYTES_MAX = 16 << 20
-SECRET_BYTES_MAX = 4096  # a key is 32 bytes; a file that is larger was named by mistake
 _YES = frozenset({"1", "true", "t", "yes", "y", "on"})
 _NO = frozenset({"0", "false", "f", "no", "n", "off"})
 _TIME_UNITS = {"": 1, "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
@@ -350,18 +349,10 @@ def log_plugin(raw: str) -> str:
 
 
 def secret(raw: str) -> bytes:
-    """Return what a secret file holds, without the end of its last line. Its rights are not judged."""
-    try:
-        with open(raw, "rb") as file:
-            found = file.read(SECRET_BYTES_MAX + 1)
-    except OSError as error:
-        raise ValueError(f"cannot read the file {raw!r}: {error.strerror}") from None
-    if len(found) > SECRET_BYTES_MAX:
-        raise ValueError(f"the file {raw!r} is no secret: it has more than {SECRET_BYTES_MAX} bytes")
-    found = found.rstrip(b"\r\n")
-    if not found:
-        raise ValueError(f"the file {raw!r} is empty")
-    return found
+    """Return what a secret file holds."""
+    from phalanx.launcher.secret_file import read_secret
+
+    return read_secret(raw)
 
 
 def signals(raw: str) -> tuple[tuple[signal.Signals, ...], tuple[str, ...]]:

@@ -281,16 +281,20 @@ def test_all_mistakes_are_told_at_once_with_line_key_and_the_nearest_name(mistak
         "job.yaml:9: elastic.nproc-per-node: unknown key; did you mean nproc_per_node?",
         "job.yaml:10: log: unknown section; did you mean logs?",
         "job.yaml:12: nnodes: this is no section; elastic.nnodes is the key",
-        ("job.yaml:14: logs.log_dir: the variable NOPE is not set; write ${NOPE:-default}, or $${NOPE} for the "
-        "text itself"),
+        (
+            "job.yaml:14: logs.log_dir: the variable NOPE is not set; write ${NOPE:-default}, or $${NOPE} for the "
+            "text itself"
+        ),
         "job.yaml:15: logs.tee: one value is wanted here, not a list",
         "job.yaml:16: logs.redirects: one value is wanted for each, not a list or a map",
         "job.yaml:17: logs.log_max_size: true is a yes or no; put it in quotes if the text is meant",
         "job.yaml:19: env.A=B: this is no name of a variable",
         'job.yaml:20: env.EMPTY: there is no value; write "" for an empty text',
         "job.yaml:21: env.LIST: one value is wanted for each, not a list or a map",
-        ("job.yaml:23: script.path: there is no script '/no/such.py'; -m runs a module, --no-python any other "
-        "program"),
+        (
+            "job.yaml:23: script.path: there is no script '/no/such.py'; -m runs a module, --no-python any other "
+            "program"
+        ),
         "job.yaml:24: script.module: script.path names the program already",
         "job.yaml:25: script.args: arguments are a list, such as [--lr, 0.1]",
         "job.yaml:26: script.window: unknown key; did you mean restart.restart_window?",
