@@ -64,7 +64,7 @@ class JobMetrics:
         return [(f"workers.{self._role}.remaining_restarts", self._left), (f"workers.{self._role}.{name}", 1)]
 
     def _started(self, at_ns: int) -> Numbers:
-        since_ns = at_ns - (self._settled_ns or at_ns)
+        since_ns = 0 if self._settled_ns is None else at_ns - self._settled_ns
         found = [
             *_done(f"{_LOCAL}._start_workers", since_ns),
             *_done(f"{_AGENT}._initialize_workers", since_ns),
@@ -83,7 +83,7 @@ class JobMetrics:
     def _ended(self, end: job.JobEnded) -> Numbers:
         role, has_failed, retried = self._role, end.ending == "failed", self._used > 0
         flakiness = 100.0 if has_failed else 100 - 100 * (self._left + 1) / (self._max_restarts + 1)
-        took_ns = end.at_ns - (self._began_ns or end.at_ns)
+        took_ns = 0 if self._began_ns is None else end.at_ns - self._began_ns
         end_of_run = "success" if end.ending != "stopped" else "failure"  # torchelastic's raises at a signal
         run = f"{_AGENT}.run"
         tail = [(f"{run}.{end_of_run}", 1), (f"{run}.duration.ms", took_ns // 1_000_000)]
