@@ -188,6 +188,16 @@ def test_a_command_that_fails_has_its_exit_code_in_the_error() -> None:
     assert raised.value.name == "/bin/sh"
 
 
+def test_a_script_for_python_leaves_its_traceback_and_its_name(tmp_path: Path) -> None:
+    """As ``config_from_args`` of torchrun has it: the interpreter is the command."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nraise ValueError(sys.argv[1])\n")
+    with pytest.raises(ChildFailedError) as raised:
+        elastic_launch(a_config(nproc_per_node=1), sys.executable)("-u", str(script), "of ${local_rank}")
+    assert raised.value.name == str(script)
+    assert raised.value.failures[0].message["message"] == "ValueError: of 0"
+
+
 def test_without_a_run_id_one_is_made_and_said(caplog: pytest.LogCaptureFixture) -> None:
     config = a_config(run_id="")
     with caplog.at_level(logging.WARNING):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from phalanx.multiprocessing.std import Std
 if TYPE_CHECKING:
     from phalanx.launcher.launch_config import LaunchConfig
 
-__all__ = ["arguments_of", "check_config", "options_of", "stop_signals_of"]
+__all__ = ["arguments_of", "check_config", "options_of", "program_of", "stop_signals_of"]
 
 _LOCAL_RANK = "${local_rank}"
 
@@ -31,10 +33,7 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
     settings = dict(config.rdzv_configs)
     rank = settings.pop("rank", None) if config.rdzv_backend == "static" else None
     return RunOptions(
-        entrypoint=entrypoint,
-        args=args,
-        module=False,
-        no_python=True,
+        **program_of(entrypoint, args),
         nproc=config.nproc_per_node,
         min_nodes=config.min_nodes,
         max_nodes=config.max_nodes,
@@ -112,6 +111,22 @@ def _std(value: Any) -> Std | dict[int, Std]:
     if isinstance(value, Mapping):
         return {int(rank): Std(int(one)) for rank, one in value.items()}
     return Std(int(value))
+
+
+def program_of(entrypoint: str, args: tuple[str, ...]) -> dict[str, Any]:
+    """A script for Python, as ``config_from_args`` of torchrun has it, is run as one: what ends it is captured."""
+    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")) and args[:1] == ("-u",):
+        is_module = args[1:2] == ("-m",)
+        script, *rest = args[2 if is_module else 1 :] or ("-",)
+        if not script.startswith("-"):
+            return {
+                "entrypoint": script,
+                "args": tuple(rest),
+                "module": is_module,
+                "no_python": False,
+                "python": entrypoint,
+            }
+    return {"entrypoint": entrypoint, "args": args, "module": False, "no_python": True}
 
 
 def _numa(options: Any) -> tuple[str | None, bool]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
-from phalanx.launcher.elastic_options import arguments_of, check_config, options_of
+from phalanx.launcher.elastic_options import arguments_of, check_config, options_of, program_of
 from phalanx.launcher.launch_config import LaunchConfig
 from phalanx.launcher.macros import macros
 from phalanx.launcher.plugins import BACKENDS
@@ -147,10 +147,10 @@ def _launch(
     if isinstance(entrypoint, str):
         from phalanx.launcher.library import start
 
-        options = changed(options, entrypoint=entrypoint, args=arguments_of(args))
+        options = changed(options, **program_of(entrypoint, arguments_of(args)))
         record = _Recorder(config, entrypoint)
         outcome = wait_in_foreground(start(options), options, on_happening=record)
-        _raise_failure(outcome, entrypoint)
+        _raise_failure(outcome, options.entrypoint)
         return dict.fromkeys(record.ranks)
     from phalanx.launcher.function_job import FunctionJob
     from phalanx.launcher.function_order import name_of
