@@ -18,7 +18,13 @@ module = importlib.import_module(sys.argv.pop(1))
 before = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)]
 end = {}
 try:
-    end["returned"] = repr(module.run(module.parse_args(sys.argv[1:])))
+    args = module.parse_args(sys.argv[1:])
+    if "BY_CONFIG" in os.environ:
+        launcher = importlib.import_module(os.environ["BY_CONFIG"])
+        config, command, arguments = module.config_from_args(args)
+        end["returned"] = repr(launcher.elastic_launch(config=config, entrypoint=command)(*arguments))
+    else:
+        end["returned"] = repr(module.run(args))
 except BaseException as error:
     end["raised"] = type(error).__name__
     end["text"] = str(error)[:300]
@@ -35,7 +41,12 @@ tell("end", **end)
 
 
 def host(
-    module: str, tmp_path: Path, source: str, *words: object, act: signal.Signals | None = None
+    module: str,
+    tmp_path: Path,
+    source: str,
+    *words: object,
+    act: signal.Signals | None = None,
+    env: dict[str, str] | None = None,
 ) -> Event:
     """Run the host program on a job of this script; what it tells of the end."""
     folder = tmp_path / module
@@ -44,7 +55,7 @@ def host(
     program.write_text(HOST)
     script.write_text(source)
     launcher = Launcher(module, (sys.executable, str(program), module))
-    with Job(launcher, (*map(str, words), str(script)), folder=folder, env={}) as job:
+    with Job(launcher, (*map(str, words), str(script)), folder=folder, env=env or {}) as job:
         if act is not None:
             job.told("ready", 2)
             job.send(act)
@@ -87,6 +98,20 @@ def test_run_raises_the_childs_failure(tmp_path: Path) -> None:
     assert theirs["raised"] == "ChildFailedError"
     assert theirs["message"] == "ValueError: bad batch 17"
     # torchrun lists the rank that it ended itself, too.
+    assert theirs["failure"] == [1, 1, 1, [0, 1], "train.py"]
+    assert ours["failure"] == [1, 1, 1, [1], "train.py"]
+
+
+def test_the_parts_of_run_put_together_by_a_program_give_the_same(tmp_path: Path) -> None:
+    """As programs do that change the configuration in between."""
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--nproc-per-node", 2)
+    parts = {"torch.distributed.run": "torch.distributed.launcher.api", "phalanx.run": "phalanx.launcher"}
+    theirs, ours = (
+        host(module, tmp_path, RECORDED, *meeting, env={"BY_CONFIG": launcher}).facts
+        for module, launcher in parts.items()
+    )
+    for name in "raised", "message":
+        assert ours[name] == theirs[name]
     assert theirs["failure"] == [1, 1, 1, [0, 1], "train.py"]
     assert ours["failure"] == [1, 1, 1, [1], "train.py"]
 
