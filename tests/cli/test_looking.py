@@ -12,7 +12,9 @@ import pytest
 
 from phalanx.cli import main
 from phalanx.cli.looking import config_rows
+from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
+from phalanx.cli.run import run_options
 from phalanx.cli.sources import asked
 from phalanx.cli.words import read_words
 
@@ -115,6 +117,11 @@ def test_a_mistake_ends_the_looking(capsys: pytest.CaptureFixture[str], tmp_path
         f"phalanx: error: {tmp_path}/job.yaml:2: job.a: unknown key\n"
         f"phalanx: error: {tmp_path}/job.yaml:3: job.b: unknown key\n"
     )
+
+
+def test_a_program_that_wants_options_to_start_with_gets_none_for_looking() -> None:
+    with pytest.raises(UsageError, match="--dry-run starts nothing, and options are to start a job"):
+        run_options(["--dry-run", "--no-python", "true"])
 
 
 def test_both_may_be_asked_for_at_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,10 @@ def run_options(words: Sequence[str]) -> RunOptions:
     """
     from phalanx.launcher import RunOptions
 
-    return RunOptions(**launch_values(read_words(words), os.environ))
+    line = read_words(words)
+    if looking := line.given.keys() & LOOKING:
+        raise UsageError(f"--{min(looking).replace('_', '-')} starts nothing, and options are to start a job")
+    return RunOptions(**launch_values(line, os.environ))
 
 
 def launch_values(line: CommandLine, environ: Mapping[str, str]) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from phalanx.cli.config.document import Entries, Items, Scalar, read_document
 from phalanx.cli.config.document import Mistakes as Collected
@@ -112,6 +115,68 @@ def test_aliases_of_aliases_blow_nothing_up(mistakes: Mistakes) -> None:
 def test_an_alias_to_what_it_is_in_is_no_endless_loop(mistakes: Mistakes) -> None:
     (told,) = mistakes("env: &all\n  A: [*all]\n")
     assert "nested too deeply" in told
+
+
+# What YAML is made of, and what it is not made of.
+FRAGMENTS = [
+    *"[]{}&*!|>'\"\\#?:,%@`=\t\n",
+    *(
+        "job:",
+        "elastic:",
+        "  nnodes: ",
+        "2:4",
+        "script:",
+        "  args: ",
+        "- ",
+        "  ",
+        "&a ",
+        "*a",
+        "---",
+        "...",
+        "<<: ",
+    ),
+    *(
+        "!!int ",
+        "!x ",
+        "!!binary ",
+        "!<tag:x> ",
+        "%YAML 1.1",
+        "|2-\n",
+        "0x1",
+        "1e9",
+        ".inf",
+        "~",
+        "true",
+        "env:\n  A: ",
+    ),
+    *(
+        "${A}",
+        "${",
+        "$$",
+        "\x85",
+        "\u2028",
+        "\x00",
+        "é",
+        "training:\n  lr: ",
+        "distributed:",
+        "  max_nodes: ",
+        "  tee: ",
+    ),
+]
+
+
+@given(parts=st.lists(st.sampled_from(FRAGMENTS), max_size=14))
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_is_in_the_file_it_is_read_or_refused_with_a_sentence(
+    parts: list[str], read: Reading
+) -> None:
+    with contextlib.suppress(UsageError):
+        read("".join(parts), {"A": "1"})
+
+
+def test_an_anchor_that_is_set_again_is_no_warning(read: Reading) -> None:
+    found = read("env:\n  A: &a x\n  B: &a y\n  C: *a\n")
+    assert found.env["C"].text == "y"
 
 
 def test_a_file_that_cannot_be_read_or_is_no_text_is_a_mistake(tmp_path: Path) -> None:

@@ -115,6 +115,8 @@ def _text_of(path: str) -> str:
 
 
 def _compose(text: str, mistakes: Mistakes) -> Any:
+    import warnings
+
     try:
         from ruamel.yaml import YAML
         from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -124,7 +126,9 @@ def _compose(text: str, mistakes: Mistakes) -> Any:
             "pip install 'phalanx-launcher[config]'"
         ) from None
     try:
-        return YAML(typ="safe", pure=True).compose(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an anchor may be set again, says YAML; the last one counts
+            return YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as reason:
         mark = reason.problem_mark or reason.context_mark
         line = mark.line + 1 if mark else 1
