@@ -43,7 +43,11 @@ _HOME = {
 
 
 def boot_file() -> str:
-    """The path of the program to start a Python worker with: ``python -u <boot_file()> script.py args…``."""
+    """The path of the program to start a Python worker with: ``python -u <boot_file()> script.py args…``.
+
+    >>> boot_file().endswith("/phalanx/errors/boot.py")
+    True
+    """
     return __file__.rpartition("/")[0] + "/boot.py"
 
 

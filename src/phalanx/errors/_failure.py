@@ -33,6 +33,9 @@ class ProcessFailure:
     dictionary for torchelastic's long error format and a string otherwise, ``timestamp`` is in seconds: the error
     file's, or now. ``crash`` is what faulthandler wrote, ``stderr_tail`` the end of its stderr. Never raises for any
     content of the file. Source: torchelastic's class of that name.
+
+    >>> ProcessFailure(local_rank=0, pid=12, exitcode=-9, error_file="").signal_name()
+    'SIGKILL'
     """
 
     local_rank: int
@@ -102,6 +105,11 @@ class ChildFailedError(Exception):
     text is the report, and below it the end of the first failing worker's stderr if that left no exception behind.
     ``record`` passes the first failure's error file up when this leaves the function that it wraps. Raises
     ``ValueError`` without failures.
+
+    >>> failure = ProcessFailure(local_rank=0, pid=12, exitcode=7, error_file="")
+    >>> rank, first = ChildFailedError("train.py", {3: failure}).get_first_failure()
+    >>> rank, first.exitcode
+    (3, 7)
     """
 
     def __init__(

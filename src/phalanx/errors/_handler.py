@@ -31,6 +31,13 @@ class ErrorHandler:
 
     Meant to be subclassed; the methods are torchelastic's. A subclass that only wants to hear of failures overrides
     ``record_exception`` and calls ``super()``. Without the variable nothing is written.
+
+    >>> class Telling(ErrorHandler):
+    ...     def record_exception(self, e):
+    ...         print(f"{type(e).__name__} in this worker")
+    ...         super().record_exception(e)
+    >>> Telling().record_exception(ValueError("bad batch"))
+    ValueError in this worker
     """
 
     def __init__(self) -> None:
@@ -115,7 +122,14 @@ _default: ErrorHandler | None = None
 
 
 def set_error_handler(handler: ErrorHandler | None) -> None:
-    """Use ``handler`` from now on in this process; None goes back to the one that the environment names."""
+    """Use ``handler`` from now on in this process; None goes back to the one that the environment names.
+
+    >>> mine = ErrorHandler()
+    >>> set_error_handler(mine)
+    >>> get_error_handler() is mine
+    True
+    >>> set_error_handler(None)
+    """
     global _chosen  # noqa: PLW0603 # there is one per process
     _chosen = handler
 
@@ -124,6 +138,9 @@ def get_error_handler() -> ErrorHandler:
     """The handler of this process, the same object each time. Never raises.
 
     A handler named by the environment that cannot be loaded is one line on stderr, and the default takes its place.
+
+    >>> get_error_handler() is get_error_handler()
+    True
     """
     global _default  # noqa: PLW0603 # there is one per process
     if _chosen is not None:

@@ -28,6 +28,10 @@ class ErrorRecord:
     ``data`` is the file's JSON as found, or a substitute in torchelastic's short format when ``problem`` is set: one
     sentence on why the file could not be used. ``text`` is the exception's text without its type, ``script_place`` the
     deepest frame in the script itself, ``exit_code`` is set for ``SystemExit`` only, ``thread`` for threads only.
+
+    >>> record = ErrorRecord(data={}, message="ValueError: bad batch", timestamp=0)
+    >>> record.message, record.place
+    ('ValueError: bad batch', None)
     """
 
     data: dict[str, Any]
@@ -46,7 +50,13 @@ class ErrorRecord:
 
 
 def read_error_file(path: str | os.PathLike[str]) -> ErrorRecord:
-    """Read the error file at ``path``. Never raises; see ``ErrorRecord.problem``."""
+    """Read the error file at ``path``. Never raises; see ``ErrorRecord.problem``.
+
+    >>> with open("error.json", "w") as file:
+    ...     _ = file.write('{"message": "out of paper"}')
+    >>> read_error_file("error.json").message
+    'out of paper'
+    """
     try:
         content = _content(os.fspath(path))
         return _record(content)

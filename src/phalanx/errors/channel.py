@@ -40,7 +40,15 @@ _MESSAGE_CHARACTERS = 4096  # of an exception's message: the agent reads the res
 
 
 class NoAgent(ConnectionError):
-    """There is no agent to ask: this process was not started by Phalanx, the round is over, or the agent has gone."""
+    """There is no agent to ask: this process was not started by Phalanx, the round is over, or the agent has gone.
+
+    >>> from phalanx import values
+    >>> try:
+    ...     values().set("seed", "17")
+    ... except NoAgent as reason:
+    ...     print(reason)
+    there is no agent: this process was not started by phalanx
+    """
 
 
 class ValuesTimeout(TimeoutError, RuntimeError):
@@ -48,22 +56,36 @@ class ValuesTimeout(TimeoutError, RuntimeError):
 
 
 def progress(step: int) -> None:
-    """Tell the agent that this worker has come to ``step``. Cheap: at most ten messages a second are sent."""
+    """Tell the agent that this worker has come to ``step``. Cheap: at most ten messages a second are sent.
+
+    >>> for step in range(3):
+    ...     progress(step)
+    """
     _client().progress(step)
 
 
 def checkpoint_done(step: int) -> None:
-    """Tell the agent that the checkpoint of ``step`` is complete."""
+    """Tell the agent that the checkpoint of ``step`` is complete.
+
+    >>> checkpoint_done(1000)
+    """
     _client().notify(lambda: {"type": "checkpoint", "step": int(step)})
 
 
 def exclude_node(reason: str) -> None:
-    """Tell the agent that this node should not be used further, for a ``reason`` that people will read."""
+    """Tell the agent that this node should not be used further, for a ``reason`` that people will read.
+
+    >>> exclude_node("ECC errors on GPU 3")
+    """
     _client().notify(lambda: {"type": "exclude", "reason": str(reason)[:_MESSAGE_CHARACTERS]})
 
 
 def should_stop() -> bool:
-    """Whether the agent is stopping this worker: save and leave. Stays True. Costs about a microsecond or two."""
+    """Whether the agent is stopping this worker: save and leave. Stays True. Costs about a microsecond or two.
+
+    >>> should_stop()
+    False
+    """
     return _client().should_stop()
 
 
@@ -83,7 +105,18 @@ def exception_recorded(info: dict[str, Any], message: str, error_file: str | Non
 
 
 def values() -> RoundValues:
-    """The key-values that the workers of this round share; a new round starts empty."""
+    """The key-values that the workers of this round share; a new round starts empty.
+
+    >>> def agree():
+    ...     import os
+    ...     from phalanx import values
+    ...     if os.environ["RANK"] == "0":
+    ...         values().set("seed", "17")
+    ...     return values().get("seed")
+    >>> import phalanx
+    >>> phalanx.launch(agree, nproc=2).values
+    (b'17', b'17')
+    """
     from ._values import RoundValues
 
     return RoundValues()

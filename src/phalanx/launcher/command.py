@@ -44,6 +44,15 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 
     Raises ``LogDirError`` when the log folder cannot be written and ``ValueError``, with a sentence, for a value that
     cannot be used; both before any worker has started.
+
+    >>> program = '''
+    ... from phalanx.cli.run import run_options
+    ... from phalanx.launcher import run_command
+    ... raise SystemExit(run_command(run_options(["--no-python", "false"])))
+    ... '''
+    >>> import subprocess, sys  # it is the agent then: not for a program that has other things to do
+    >>> subprocess.run([sys.executable, "-c", program], stderr=subprocess.DEVNULL).returncode
+    1
     """
     if options.debug_rank is not None:
         options = for_debugging(options)

@@ -59,7 +59,18 @@ class RemoteError(Exception):
 
 
 class UnreadableValue(RuntimeError):
-    """A rank returned something that cannot be unpickled here; the text says why, and the cause is the exception."""
+    """A rank returned something that cannot be unpickled here; the text says why, and the cause is the exception.
+
+    >>> import phalanx
+    >>> class Closed:
+    ...     def __reduce__(self):
+    ...         return int, ("no number",)
+    >>> try:
+    ...     phalanx.launch(Closed)
+    ... except UnreadableValue as reason:
+    ...     print(str(reason).partition(" (")[0])
+    rank 0 returned something that cannot be read here
+    """
 
 
 class FunctionJob:

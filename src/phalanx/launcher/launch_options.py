@@ -24,7 +24,13 @@ __all__ = ["LaunchOptions", "options_of"]
 
 
 class LaunchOptions(TypedDict, total=False):
-    """What ``phalanx.launch`` and ``phalanx.start`` take by name. Times in seconds, sizes in bytes."""
+    """What ``phalanx.launch`` and ``phalanx.start`` take by name. Times in seconds, sizes in bytes.
+
+    >>> import phalanx
+    >>> small: phalanx.LaunchOptions = {"nproc": 2, "grace": 5}
+    >>> phalanx.launch(len, "abc", **small).values
+    (3, 3)
+    """
 
     nproc: int | Literal["auto", "cpu", "gpu", "xpu"]
     nnodes: int | str | tuple[int, int]

@@ -68,6 +68,11 @@ def start(
     input is empty. Without ``observe`` the agent tells nothing but its end: ``happenings`` and ``status`` know no more.
     Raises ``TypeError`` for a value in ``options`` of another type than its field's, ``ValueError``
     for ``subprocess.PIPE`` (nobody would read it), and ``OSError`` when no process can be started.
+
+    >>> from phalanx.cli.run import run_options
+    >>> with start(run_options(["--nproc-per-node", "2", "--no-python", "true"])) as agent:
+    ...     agent.wait().exit_code
+    0
     """
     if subprocess.PIPE in (stdout, stderr):
         raise ValueError("subprocess.PIPE: make a pipe with os.pipe(), and pass its second end")
@@ -121,6 +126,13 @@ class AgentProcess:
 
     As a context manager, plain or asynchronous, it stops the job when the block is left, and waits. Whoever drops the
     last reference to it lets go of the job, which is then stopped, too.
+
+    >>> from phalanx.cli.run import run_options
+    >>> with start(run_options(["--no-python", "sleep", "1000"])) as agent:
+    ...     agent.wait(timeout_s=0.1), agent.stop()
+    (None, True)
+    >>> agent.wait().exit_code
+    143
     """
 
     def __init__(

@@ -20,7 +20,13 @@ __all__ = ["RunOptions"]
 
 
 class RunOptions(Struct, kw_only=True):
-    """A job as it was asked for. Times in seconds, sizes in bytes; names and meanings are torchrun's."""
+    """A job as it was asked for. Times in seconds, sizes in bytes; names and meanings are torchrun's.
+
+    >>> from phalanx.cli.run import run_options
+    >>> options = run_options(["--nproc-per-node", "2", "--no-python", "true"])
+    >>> options.nproc, options.entrypoint, options.grace_s
+    (2, 'true', 30.0)
+    """
 
     entrypoint: str
     """A script's path, a module's name, or a program, as ``module`` and ``no_python`` say."""

@@ -9,7 +9,12 @@ __all__ = ["LastWords", "Outcome"]
 
 
 class Outcome(Struct, kw_only=True):
-    """The end of a job, as the program sees it that started the agent."""
+    """The end of a job, as the program sees it that started the agent.
+
+    >>> outcome = Outcome(exit_code=0, ending=Ending.SUCCEEDED, report="")
+    >>> outcome.ending.value, outcome.verdict
+    ('succeeded', None)
+    """
 
     exit_code: int
     """As of ``phalanx run``: 0, the first failing rank's own, 128 + N for signal N, 2, 70 or 75."""

@@ -32,6 +32,11 @@ class SubprocessContext(PContext):
 
     ``numa_options`` (torch's) binds each to CPUs from its birth, as ``affinity`` does by local rank. Raises
     ``BindingError`` where this machine has no such binding.
+
+    >>> from phalanx.multiprocessing import DefaultLogsSpecs, start_processes
+    >>> context = start_processes("test", "false", {0: ()}, {0: {}}, DefaultLogsSpecs())
+    >>> type(context).__name__, context.wait().failures[0].exitcode
+    ('SubprocessContext', 1)
     """
 
     entrypoint: str

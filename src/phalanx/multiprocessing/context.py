@@ -47,6 +47,12 @@ class PContext(abc.ABC):
 
     Workers get the environment of this process overlaid with ``envs``. ``tree``: the process tree to count the workers
     into; by default one of their own. ``affinity``: the CPUs that a worker is born with; else those of its starter.
+
+    >>> from phalanx.multiprocessing import DefaultLogsSpecs, start_processes
+    >>> context = start_processes("nap", "sleep", {0: (1000,)}, {0: {}}, DefaultLogsSpecs())
+    >>> context.wait(timeout=0) is None, len(context.pids())
+    (True, 1)
+    >>> context.close()
     """
 
     def __init__(

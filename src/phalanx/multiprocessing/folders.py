@@ -12,7 +12,11 @@ _NAME_ATTEMPTS = 100
 
 
 class LogDirError(OSError):
-    """A folder for logs, or ``what`` else, cannot be made or written to."""
+    """A folder for logs, or ``what`` else, cannot be made or written to.
+
+    >>> print(LogDirError("/logs", "it is a file"))
+    cannot use the log folder '/logs': it is a file; choose another one with --log-dir
+    """
 
     def __init__(
         self,

@@ -55,6 +55,11 @@ class MultiprocessContext(PContext):
     ``start_method`` is multiprocessing's. With spawn and forkserver the function, its arguments and its result travel
     as pickles: functions and classes by their names. ``numa_options`` and ``affinity`` are
     those of ``SubprocessContext``.
+
+    >>> from phalanx.multiprocessing import DefaultLogsSpecs, start_processes
+    >>> context = start_processes("max", max, {0: (1, 2)}, {0: {}}, DefaultLogsSpecs())
+    >>> type(context).__name__, context.wait().return_values
+    ('MultiprocessContext', {0: 2})
     """
 
     entrypoint: Callable[..., Any]

@@ -35,6 +35,9 @@ class LogsDest:
     The first seven fields are torchelastic's. ``stderr_tail`` is how many of the last bytes of stderr are
     kept for the failure report (0: none, un-redirected stderr is inherited); ``max_bytes`` caps each log file
     (None: no cap).
+
+    >>> LogsDest(stdouts={0: "/logs/0/stdout.log"}).stderr_tail
+    65536
     """
 
     stdouts: dict[int, str] = field(default_factory=dict)
@@ -49,7 +52,17 @@ class LogsDest:
 
 
 class LogsSpecs(ABC):
-    """What the user asked for; `reify` turns it into paths once per attempt. A plug-in point: subclass it."""
+    """What the user asked for; `reify` turns it into paths once per attempt. A plug-in point: subclass it.
+
+    >>> class Flat(LogsSpecs):
+    ...     def reify(self, envs):
+    ...         return LogsDest(stdouts={rank: f"/logs/{rank}.out" for rank in envs})
+    ...     @property
+    ...     def root_log_dir(self):
+    ...         return "/logs"
+    >>> Flat().reify({0: {}, 1: {}}).stdouts
+    {0: '/logs/0.out', 1: '/logs/1.out'}
+    """
 
     def __init__(
         self,
@@ -100,6 +113,10 @@ class DefaultLogsSpecs(LogsSpecs):
     ``log_dir="/dev/null"`` keeps nothing: streams are inherited and workers get no error file. A rank that is
     not in ``local_ranks_filter`` is silent on the console: its teed streams go to their files alone, and its
     streams without a file to ``/dev/null``. An empty filter is no filter. Raises `LogDirError`.
+
+    >>> dest = DefaultLogsSpecs("logs", tee=Std.OUT).reify({0: {}})
+    >>> dest.stdouts[0].endswith("/attempt_0/0/stdout.log"), dest.stderrs[0]
+    (True, '')
     """
 
     def __init__(

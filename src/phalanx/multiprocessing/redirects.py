@@ -22,7 +22,12 @@ _STREAMS = ("stdout", "stderr")
 
 @functools.cache
 def get_libc() -> ctypes.CDLL | None:
-    """The C library, whose own buffers must be flushed at a change of descriptors; None where it cannot be loaded."""
+    """The C library, whose own buffers must be flushed at a change of descriptors; None where it cannot be loaded.
+
+    >>> libc = get_libc()
+    >>> libc is None or libc.abs(-3)
+    3
+    """
     import ctypes
 
     try:
@@ -38,6 +43,12 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     As in torchelastic, except that text still in Python's or C's buffers goes to where it was written for, and the
     file is closed when the block ends, also by an exception. Raises ``ValueError`` for another ``std``, ``OSError``
     when the file cannot be opened.
+
+    >>> import os
+    >>> with redirect("stdout", "out.log"):
+    ...     _ = os.write(1, b"printed")
+    >>> open("out.log").read()
+    'printed'
     """
     if std not in _STREAMS:
         raise ValueError(f"cannot redirect {std!r}: one of {', '.join(_STREAMS)}")

@@ -13,7 +13,11 @@ __all__ = ["RunProcsResult"]
 
 @dataclass
 class RunProcsResult:
-    """How a worker group ended: all return values, or the failures; and the log paths, all by local rank."""
+    """How a worker group ended: all return values, or the failures; and the log paths, all by local rank.
+
+    >>> RunProcsResult(return_values={0: "done"}).is_failed()
+    False
+    """
 
     return_values: dict[int, Any] = field(default_factory=dict)
     failures: dict[int, ProcessFailure] = field(default_factory=dict)

@@ -21,6 +21,9 @@ class SpawnError(OSError):
 
     ``exit_code`` is what a shell reports: 127 for a command that was not found, 126 for one that cannot be executed, 1
     when the reason is not the command.
+
+    >>> print(SpawnError(0, "train", "not found"))
+    cannot start 'train' (local rank 0): not found
     """
 
     def __init__(

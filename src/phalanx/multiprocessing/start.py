@@ -37,6 +37,11 @@ def start_processes(
     ``envs`` do not cover the same local ranks ``0…n-1``. ``numa_options`` is torch's ``NumaOptions``, or anything like
     it: workers are bound to CPUs from their birth; ``BindingError`` says why that is not possible here. Semantics of
     torchelastic 2.13.
+
+    >>> from phalanx.multiprocessing import DefaultLogsSpecs
+    >>> context = start_processes("max", max, {0: (1, 2), 1: (5, 4)}, {0: {}, 1: {}}, DefaultLogsSpecs())
+    >>> sorted(context.wait().return_values.items())
+    [(0, 2), (1, 5)]
     """
     context: PContext
     if isinstance(entrypoint, str):

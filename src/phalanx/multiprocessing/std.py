@@ -13,7 +13,11 @@ _PER_RANK = re.compile(r"\d+:[0-3](,\d+:[0-3])*", re.ASCII)
 
 
 class Std(IntFlag):
-    """A set of standard streams; the numbers are those of torchrun's ``--redirects`` and ``--tee``."""
+    """A set of standard streams; the numbers are those of torchrun's ``--redirects`` and ``--tee``.
+
+    >>> Std.from_str("0:3,12:1")
+    {0: <Std.ALL: 3>, 12: <Std.OUT: 1>}
+    """
 
     NONE = 0
     OUT = 1
@@ -38,7 +42,11 @@ class Std(IntFlag):
 
 
 def to_map(val_or_map: Std | Mapping[int, Std], local_world_size: int) -> dict[int, Std]:
-    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are dropped."""
+    """Spread one value over all local ranks, or fill the gaps of a map with ``Std.NONE``; ranks beyond are dropped.
+
+    >>> to_map({1: Std.ERR}, 2)
+    {0: <Std.NONE: 0>, 1: <Std.ERR: 2>}
+    """
     if isinstance(val_or_map, Std):
         return dict.fromkeys(range(local_world_size), val_or_map)
     return {rank: val_or_map.get(rank, Std.NONE) for rank in range(local_world_size)}

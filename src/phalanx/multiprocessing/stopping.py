@@ -37,6 +37,10 @@ class SignalException(Exception):
     """A signal as an exception: ``sigval`` is the signal.
 
     Raised by hosts that turn signals into exceptions, as torchelastic's contexts did; never raised by ours.
+
+    >>> import signal
+    >>> SignalException("Process 12 got signal: 15", sigval=signal.SIGTERM).sigval.name
+    'SIGTERM'
     """
 
     def __init__(self, msg: str, sigval: int) -> None:

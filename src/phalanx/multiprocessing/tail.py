@@ -27,11 +27,13 @@ class TailLog:
     Files need not exist at the start. Each line gets the prefix ``[<name><index>]:`` or that of
     ``log_line_prefixes``, by the index of its file in ``log_files``. ``interval_sec`` matters only where the
     system cannot tell of writes. ``log_line_filter`` gets each line, with its newline, and says whether it
-    counts. Signature and behaviour are torchelastic's, but lines are whole, and none is lost at the end::
+    counts. Signature and behaviour are torchelastic's, but lines are whole, and none is lost at the end.
 
-        tail = TailLog("trainer", {0: "/tmp/0.log", 1: "/tmp/1.log"}, sys.stdout).start()
-        ...
-        tail.stop()
+    >>> import sys
+    >>> with open("0.log", "w") as log:
+    ...     print("step 1", file=log)
+    >>> TailLog("trainer", {0: "0.log"}, sys.stdout).start().stop()
+    [trainer0]:step 1
     """
 
     def __init__(
@@ -90,7 +92,17 @@ def tail_logfile(
     interval_sec: float,
     log_line_filter: Callable[[str], bool] | None = None,
 ) -> None:
-    """Copy one file's lines, each after ``header``, until ``finished`` is set and the end is reached."""
+    """Copy one file's lines, each after ``header``, until ``finished`` is set and the end is reached.
+
+    >>> import sys, threading
+    >>> with open("worker.log", "w") as log:
+    ...     print("step 1", "step 2", sep=chr(10), file=log)
+    >>> finished = threading.Event()
+    >>> finished.set()
+    >>> tail_logfile("[0]:", "worker.log", sys.stdout, finished, 0.1)
+    [0]:step 1
+    [0]:step 2
+    """
     tail = TailLog("", {0: file}, dst, {0: header}, interval_sec, log_line_filter).start()
     try:
         finished.wait()

@@ -21,24 +21,48 @@ __all__ = [
 
 
 class RendezvousError(Exception):
-    """Base of what a rendezvous raises."""
+    """Base of what a rendezvous raises.
+
+    >>> issubclass(RendezvousTimeoutError, RendezvousError)
+    True
+    """
 
 
 class RendezvousClosedError(RendezvousError):
-    """The rendezvous is closed: this job will have no further round."""
+    """The rendezvous is closed: this job will have no further round.
+
+    >>> isinstance(RendezvousClosedError("the job is over"), RendezvousError)
+    True
+    """
 
 
 class RendezvousTimeoutError(RendezvousError):
-    """No round formed in time. The message says who was there and who was missing."""
+    """No round formed in time. The message says who was there and who was missing.
+
+    >>> isinstance(RendezvousTimeoutError("n1 was there, n2 was missing"), RendezvousError)
+    True
+    """
 
 
 class RendezvousConnectionError(RendezvousError):
-    """The store or backend could not be reached, or refused us."""
+    """The store or backend could not be reached, or refused us.
+
+    >>> isinstance(RendezvousConnectionError("n1:29400 refused us"), RendezvousError)
+    True
+    """
 
 
 class RendezvousStateError(RendezvousError):
-    """The backend holds something that is no state of ours."""
+    """The backend holds something that is no state of ours.
+
+    >>> isinstance(RendezvousStateError("no state of ours"), RendezvousError)
+    True
+    """
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """This node was never needed and the job is over. It is raised to leave ``next_rendezvous``, and is no failure."""
+    """This node was never needed and the job is over. It is raised to leave ``next_rendezvous``, and is no failure.
+
+    >>> isinstance(RendezvousGracefulExitError("never needed"), RendezvousError)
+    True
+    """

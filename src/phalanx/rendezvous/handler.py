@@ -18,7 +18,13 @@ __all__ = ["RendezvousHandler", "RendezvousInfo"]
 
 
 class RendezvousInfo(Struct):
-    """What ``next_rendezvous`` agreed on, as one node sees it."""
+    """What ``next_rendezvous`` agreed on, as one node sees it.
+
+    >>> from phalanx.rendezvous import RendezvousStoreInfo
+    >>> info = RendezvousInfo(None, 0, 2, RendezvousStoreInfo("n1", 29500))
+    >>> info.rank, info.world_size, info.bootstrap_store_info.master_addr
+    (0, 2, 'n1')
+    """
 
     store: Any
     """A key-value store that all nodes of this round share (``get``, ``set``, ``add``, ``wait`` …), empty at first."""
@@ -34,6 +40,17 @@ class RendezvousHandler(ABC):
     """One node's part in the rendezvous of one job.
 
     The methods block, and are called by one thread at a time.
+
+    >>> class Alone(RendezvousHandler):
+    ...     def get_backend(self): return "alone"
+    ...     def next_rendezvous(self): return RendezvousInfo(None, 0, 1, None)
+    ...     def is_closed(self): return False
+    ...     def set_closed(self): pass
+    ...     def num_nodes_waiting(self): return 0
+    ...     def get_run_id(self): return "fit"
+    ...     def shutdown(self): return True
+    >>> Alone().next_rendezvous().world_size
+    1
     """
 
     @abstractmethod

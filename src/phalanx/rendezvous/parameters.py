@@ -16,6 +16,10 @@ class RendezvousParameters:
     ``endpoint`` is usually ``host[:port]``; ``local_addr`` is the address that others are told, if the user gave one;
     all further keywords (``--rdzv-conf``) are kept in ``config``, untouched. Raises ``ValueError`` for an empty
     backend and for limits that no job can meet.
+
+    >>> parameters = RendezvousParameters("c10d", "n1:29400", "fit", 1, 2, timeout="60")
+    >>> parameters.get_as_int("timeout"), parameters.get("is_host")
+    (60, None)
     """
 
     def __init__(

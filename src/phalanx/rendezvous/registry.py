@@ -32,7 +32,17 @@ RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
 
 
 class RendezvousHandlerRegistry:
-    """Names of backends, and the functions that make their handlers. The process has one."""
+    """Names of backends, and the functions that make their handlers. The process has one.
+
+    >>> registry = RendezvousHandlerRegistry()
+    >>> def refuse(parameters):
+    ...     raise ValueError(f"there is nobody at {parameters.endpoint}")
+    >>> registry.register("mine", refuse)
+    >>> registry.create_handler(RendezvousParameters("mine", "n1:29400", "fit", 1, 2))
+    Traceback (most recent call last):
+        ...
+    ValueError: there is nobody at n1:29400
+    """
 
     def __init__(self) -> None:
         self._creators: dict[str, RendezvousHandlerCreator] = {}
@@ -151,7 +161,8 @@ rendezvous_handler_registry.register("etcd-v2", _create_etcd)
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
     """Make the handler that ``params.backend`` names, from the registry of this process.
 
-    >>> rendezvous_handler_registry.register("mine", lambda params: MyHandler(params))  # doctest: +SKIP
-    >>> get_rendezvous_handler(RendezvousParameters("mine", "host:1234", "job", 1, 4))  # doctest: +SKIP
+    >>> static = get_rendezvous_handler(RendezvousParameters("static", "localhost:29400", "fit", 1, 1, rank=0))
+    >>> static.get_backend(), static.get_run_id()
+    ('static', 'fit')
     """
     return rendezvous_handler_registry.create_handler(params)

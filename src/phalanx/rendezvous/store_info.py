@@ -10,7 +10,11 @@ __all__ = ["RendezvousStoreInfo", "own_address"]
 
 
 class RendezvousStoreInfo(Struct):
-    """The address and port at which global rank 0 listens."""
+    """The address and port at which global rank 0 listens.
+
+    >>> RendezvousStoreInfo("n1", 29500).master_port
+    29500
+    """
 
     MASTER_ADDR_KEY: ClassVar[str] = "MASTER_ADDR"
     MASTER_PORT_KEY: ClassVar[str] = "MASTER_PORT"

@@ -67,7 +67,7 @@ def create_c10d_store(
     >>> store.set("step", b"1")
     >>> store.get("step")
     b'1'
-    >>> store.close()
+    >>> del store
     """
     if server_port == -1 and not is_server:
         raise ValueError("server_port: a client needs the port on which the store is served")

@@ -40,7 +40,12 @@ WINDOW_RESTARTS_MAX = 32  # the times of all of them are in it
 
 
 class RestartPolicy(Struct, kw_only=True):
-    """When a failed job is tried again. Times in seconds; exit codes are 1 to 255, 128 + N for signal N."""
+    """When a failed job is tried again. Times in seconds; exit codes are 1 to 255, 128 + N for signal N.
+
+    >>> hourly = RestartPolicy(max_restarts=3, window_s=3600, no_restart_on=(2,))
+    >>> hourly.most
+    3
+    """
 
     max_restarts: int = 0
     window_s: float | None = None
