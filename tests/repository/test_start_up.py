@@ -11,6 +11,7 @@ import pytest
 
 # Each of these costs 20 to 2000 ms of CPU; they load when a plug-in name, --version or a feature asks for them.
 DENIED = (
+    "argparse",
     "concurrent.futures.process",
     "google",
     "grpclib",
@@ -20,13 +21,20 @@ DENIED = (
     "multiprocessing",
     "numpy",
     "opentelemetry",
+    "phalanx.cli.argparse_actions",
     "phalanx.cli.completion",
     "phalanx.cli.config",
+    "phalanx.cli.legacy",
     "phalanx.cli.looking",
     "phalanx.cli.manual",
+    "phalanx.cli.namespace",
+    "phalanx.cli.parser",
+    "phalanx.cli.torchrun",
     "phalanx.launcher.binding",
     "phalanx.launcher.dry_run",
+    "phalanx.launcher.foreground",
     "phalanx.launcher.log_plugins",
+    "phalanx.launcher.watchdog",
     "phalanx.multiprocessing.affinity",
     "phalanx.multiprocessing.numa",
     "phalanx.multiprocessing.topology",
@@ -39,6 +47,7 @@ DENIED = (
     "phalanx.store.synchronous",
     "phalanx.store.wire",
     "phalanx.testing",
+    "phalanx.timer",
     "prometheus_client",
     "rich",
     "ruamel",
@@ -63,8 +72,11 @@ def denied(modules: set[str]) -> set[str]:
 
 
 @pytest.mark.system
-def test_a_job_of_a_plain_command_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
-    modules, done = imported_by("-m", "phalanx", "run", "--no-python", "true", cwd=tmp_path)
+@pytest.mark.parametrize("way", [("-m", "phalanx", "run"), ("-m", "phalanx.run")], ids=" ".join)
+def test_a_job_of_a_plain_command_loads_nothing_that_it_does_not_need(
+    way: tuple[str, ...], tmp_path: Path
+) -> None:
+    modules, done = imported_by(*way, "--no-python", "true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "phalanx.cli.words" in modules
     assert "phalanx.cli.idle" not in modules, "no option is there that could have no effect"
