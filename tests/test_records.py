@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 import pickle
 from typing import Any, ClassVar
 
@@ -104,3 +105,17 @@ def test_a_record_is_changed_by_a_new_one_of_its_class() -> None:
     assert one == Named(x=1, name="a")
     with pytest.raises(TypeError, match="z"):
         changed(one, z=5)
+
+
+def test_its_signature_names_the_fields() -> None:
+    assert str(inspect.signature(Point)) == "(x, y=0)"
+    assert str(inspect.signature(Named)) == "(*, x, y=0, name)"
+
+
+def test_a_record_with_an_init_of_its_own_has_that_ones_signature() -> None:
+    class Doubled(Other):
+        def __init__(self, half: int) -> None:
+            super().__init__(2 * half)
+
+    assert str(inspect.signature(Doubled)).startswith("(half")
+    assert Doubled(2).x == 4

@@ -9,7 +9,10 @@ no field of another class is inherited but by plain subclassing, and defaults ar
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 __all__ = ["PLAIN_KINDS", "Struct", "changed", "fits"]
 
@@ -53,6 +56,26 @@ class _StructType(type):
 
     def __init__(cls, *args: Any, **options: Any) -> None:
         super().__init__(*args)
+
+    @property
+    def __signature__(cls) -> Signature:
+        """The fields as parameters, for ``help()`` and whoever asks ``inspect``: the one ``__init__`` names none."""
+        if cls.__init__ is not Struct.__init__:
+            raise AttributeError("__signature__")
+        from inspect import Parameter, Signature
+
+        positional: tuple[str, ...] = cls.__dict__["__struct_positional__"]
+        defaults: dict[str, Any] = cls.__dict__["__struct_defaults__"]
+        return Signature(
+            [
+                Parameter(
+                    field,
+                    Parameter.POSITIONAL_OR_KEYWORD if field in positional else Parameter.KEYWORD_ONLY,
+                    default=defaults.get(field, Parameter.empty),
+                )
+                for field in cls.__dict__["__struct_fields__"]
+            ]
+        )
 
 
 @dataclass_transform(frozen_default=True)

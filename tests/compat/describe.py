@@ -1,8 +1,9 @@
 """Describes the public names of torchelastic's modules as this interpreter has them; prints JSON.
 
 ``python -m tests.compat.describe`` in an environment without ``PHALANX_COMPAT`` describes torch's own modules, with
-it those that stand in for them. The rule of what is public is that of appendix A of the specification: ``__all__``,
-or, where there is none, what the module itself defines; and what a package passes on from a module of the same tree.
+it those that stand in for them; ``… describe names.json`` those modules and names alone that the file has. What is
+public is what appendix A of the specification calls so: ``__all__``, or, where there is none, what the module itself
+defines; and what a package passes on from a module of the same tree.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _own(value: type) -> dict[str, Any]:
     """What the class has from itself and bases that are not the language's or somebody else's."""
     found: dict[str, Any] = {}
     for base in reversed(value.__mro__):
-        if base.__module__.partition(".")[0] in ("torch", "phalanx"):
+        if inside(base.__module__) or base.__module__.partition(".")[0] == "phalanx":
             found.update(vars(base))
     return found
 
@@ -123,12 +124,35 @@ def _methods(value: type) -> dict[str, Any]:
 
 def main() -> None:
     """Print {module: {name: description}}."""
-    everything: dict[str, Any] = {}
-    for name in modules():
-        if name.endswith("_etcd_stub") or not name.rpartition(".")[2].startswith("_"):
-            module = importlib.import_module(name)
-            everything[name] = {each: describe(getattr(module, each)) for each in public(module)}
-    json.dump(everything, sys.stdout, indent=1, default=repr)
+    if len(sys.argv) > 1:
+        with open(sys.argv[1], encoding="utf-8") as file:
+            wanted = {module: list(names) for module, names in json.load(file).items()}
+    else:
+        wanted = {name: public(importlib.import_module(name)) for name in modules()}
+    everything = {name: _described(importlib.import_module(name), names) for name, names in wanted.items()}
+    print(_as_json(everything))
+
+
+def _described(module: ModuleType, names: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in names:
+        try:
+            found[name] = describe(getattr(module, name))
+        except AttributeError as reason:
+            found[name] = {"kind": "missing", "reason": str(reason)}
+        except ModuleNotFoundError as reason:
+            found[name] = {"kind": "missing", "reason": f"it needs {reason.name}"}
+    return found
+
+
+def _as_json(everything: dict[str, dict[str, Any]]) -> str:
+    """JSON with one name a line, so that a new release of torch is a readable difference."""
+    parts = []
+    for module, names in sorted(everything.items()):
+        lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in sorted(names.items())]
+        body = "\n" + ",\n".join(lines) + "\n " if lines else ""
+        parts.append(f" {json.dumps(module)}: {{{body}}}")
+    return "{\n" + ",\n".join(parts) + "\n}"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,8 @@ __all__ = ["AliasLoader", "AliasModule"]
 
 HOMES = names.homes()
 
+_unpatched: dict[tuple[str, str], object] = {}  # what stood in our modules before somebody replaced it
+
 
 class AliasModule(ModuleType):
     """One of torchelastic's modules, as a view of ours."""
@@ -45,9 +47,18 @@ class AliasModule(ModuleType):
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        for module in names.PATCHED.get(name, ()):
-            setattr(import_module(module), name, value)
+        for home in names.PATCHED.get(name, ()):
+            module = import_module(home)
+            _unpatched.setdefault((home, name), getattr(module, name))
+            setattr(module, name, value)
         super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        # How unittest.mock takes back what it put into a module that resolves its names when they are used.
+        for home in names.PATCHED.get(name, ()):
+            if (home, name) in _unpatched:
+                setattr(import_module(home), name, _unpatched[home, name])
+        super().__delattr__(name)
 
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *HOMES[self.__name__]})

@@ -29,6 +29,10 @@ class EtcdStore(SynchronousStore):
             timeout_s=TIMEOUT_S if timeout is None else timeout.total_seconds(),
         )
 
+    def add(self, key: str, num: int) -> int:
+        """As every store does; torchelastic's has this name for the amount."""
+        return super().add(key, num)
+
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """As every store does. Raises ``LookupError``."""
         try:

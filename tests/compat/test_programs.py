@@ -1,0 +1,287 @@
+"""Programs of others that launch jobs through torch's names run on Phalanx as they are, and say so when a rank fails.
+
+Each worker tells whose it is: only Phalanx's have the variables of its agent. torch's own launcher runs the same
+command as an oracle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.torch, pytest.mark.slow]
+
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+LIMIT_S = 170  # two imports of torch one after the other, on a machine that does other things
+TELL = """
+import json, os, sys, time
+def tell(**facts):
+    whose = "phalanx" if "PHALANX_AGENT" in os.environ and "PHALANX_ROUND" in os.environ else "torch"
+    facts = {"whose": whose, "rank": int(os.environ["RANK"]), "words": sys.argv[1:], **facts}
+    os.write(1, (json.dumps(facts) + "\\n").encode())  # one write: lines of two workers must not mix
+"""
+WITH_ACCELERATE = f"""
+{TELL}
+import torch
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+mine = torch.tensor([float(accelerator.process_index + 1)])
+tell(sum=accelerator.reduce(mine, "sum").item(), world=accelerator.num_processes,
+     backend=torch.distributed.get_backend())
+if "--fail" in sys.argv and accelerator.process_index == 1:
+    raise ValueError("no data for this rank")
+accelerator.wait_for_everyone()
+accelerator.end_training()
+"""
+WITH_FABRIC = f"""
+{TELL}
+import torch
+from lightning_fabric import Fabric
+fabric = Fabric()
+mine = torch.tensor([float(fabric.global_rank + 1)])
+tell(sum=fabric.all_reduce(mine, reduce_op="sum").item(), world=fabric.world_size,
+     backend=torch.distributed.get_backend())
+if "--fail" in sys.argv and fabric.global_rank == 1:
+    raise ValueError("no data for this rank")
+fabric.barrier()
+"""
+ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+FABRIC = (
+    "fabric",
+    "run",
+    "--accelerator",
+    "cpu",
+    "--devices",
+    "2",
+    "--strategy",
+    "ddp",
+    "--main-port",
+    "PORT",
+)
+
+
+def run(folder: Path, *command: str | Path, compat: str | None) -> subprocess.CompletedProcess[str]:
+    command = tuple(free_port() if word == "PORT" else word for word in command)
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    if compat is not None:
+        environment["PHALANX_COMPAT"] = compat
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def free_port() -> str:
+    """A port for programs that take no 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+def told(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return sorted((json.loads(line) for line in lines), key=lambda facts: facts["rank"])
+
+
+def both_ranks(whose: str, *words: str) -> list[dict[str, Any]]:
+    """What two workers tell that have added 1 and 2 over gloo."""
+    common = {"whose": whose, "words": list(words), "sum": 3.0, "world": 2, "backend": "gloo"}
+    return [{"rank": rank, **common} for rank in (0, 1)]
+
+
+def has_our_report(text: str) -> bool:
+    line = r"^phalanx: train\.py failed: rank 1: ValueError: no data for this rank"
+    return re.search(line, text, re.MULTILINE) is not None
+
+
+@pytest.mark.parametrize(("compat", "whose"), [("1", "phalanx"), (None, "torch")])
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [(ACCELERATE, WITH_ACCELERATE), (FABRIC, WITH_FABRIC)],
+    ids=["accelerate", "fabric"],
+)
+def test_its_command_runs_on_whose_names_it_finds(
+    tmp_path: Path, command: tuple[str, ...], script: str, compat: str | None, whose: str
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    done = run(tmp_path, SCRIPTS / command[0], *command[1:], "train.py", "--lr=1", compat=compat)
+    assert done.returncode == 0, done.stderr
+    assert told(done) == both_ranks(whose, "--lr=1")
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [(ACCELERATE, WITH_ACCELERATE), (FABRIC, WITH_FABRIC)],
+    ids=["accelerate", "fabric"],
+)
+def test_a_rank_that_fails_is_in_our_report_and_the_command_fails(
+    tmp_path: Path, command: tuple[str, ...], script: str
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    done = run(tmp_path, SCRIPTS / command[0], *command[1:], "train.py", "--fail", compat="1")
+    assert done.returncode == 1, done.stderr
+    assert told(done) == both_ranks("phalanx", "--fail")
+    assert has_our_report(done.stderr), done.stderr
+
+
+def test_accelerate_restarts_a_job_on_phalanx(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WITH_ACCELERATE)
+    command: list[str | Path] = [
+        SCRIPTS / "accelerate",
+        *ACCELERATE[1:],
+        "--max_restarts",
+        "1",
+        "train.py",
+        "--fail",
+    ]
+    done = run(tmp_path, *command, compat="1")
+    assert done.returncode == 1, done.stderr
+    assert len(told(done)) == 4, "two rounds of two ranks"
+    assert "phalanx: not restarted: the one restart is used" in done.stderr, done.stderr
+
+
+def test_the_command_runs_through_the_module_of_compat_too(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WITH_ACCELERATE)
+    words: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "phalanx.compat",
+        SCRIPTS / "accelerate",
+        *ACCELERATE[1:],
+        "train.py",
+    ]
+    done = run(tmp_path, *words, compat=None)
+    assert done.returncode == 0, done.stderr
+    assert told(done) == both_ranks("phalanx")
+
+
+NOTEBOOK = f"""
+import sys
+from accelerate import Accelerator, notebook_launcher
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+def train(fail):
+{TELL.replace(chr(10), chr(10) + "    ")}
+    import torch
+    accelerator = Accelerator(cpu=True)
+    mine = torch.tensor([float(accelerator.process_index + 1)])
+    total = accelerator.reduce(mine, "sum").item()
+    tell(sum=total, world=accelerator.num_processes, backend=torch.distributed.get_backend())
+    if fail and accelerator.process_index == 1:
+        raise ValueError("no data for this rank")
+    accelerator.wait_for_everyone()
+
+if __name__ == "__main__":
+    port = sys.argv.pop(1)
+    notebook_launcher(train, (False,), num_processes=2, use_port=port)
+    print("done", flush=True)
+    try:
+        notebook_launcher(train, (True,), num_processes=2, use_port=port)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        print("failed", type(error).__module__, rank, str(failure.message).splitlines()[-1:], flush=True)
+"""
+
+
+@pytest.mark.compat("name torch.distributed.launcher.api.elastic_launch", "same")
+@pytest.mark.parametrize(("compat", "whose"), [("1", "phalanx"), (None, "torch")])
+def test_a_function_of_a_notebook_runs_on_whose_names_it_finds(
+    tmp_path: Path, compat: str | None, whose: str
+) -> None:
+    """accelerate's notebook_launcher is ``elastic_launch`` underneath."""
+    (tmp_path / "notebook.py").write_text(NOTEBOOK)
+    done = run(tmp_path, sys.executable, "notebook.py", "PORT", compat=compat)
+    assert done.returncode == 0, done.stderr
+    assert "\ndone\n" in done.stdout
+    first, second = done.stdout.split("\ndone\n")
+    for part in (first, second):
+        lines = [json.loads(line) for line in part.splitlines() if line.startswith("{")]
+        assert sorted(lines, key=lambda facts: facts["rank"]) == both_ranks(whose)
+    assert f"failed {whose}." in second, "the exception that notebook_launcher lets through"
+    if (
+        whose == "phalanx"
+    ):  # torch names the rank whose process ended first, which may be one that lost its peer
+        assert "1 ['ValueError: no data for this rank']" in second
+
+
+TRAIN = f"""
+{TELL}
+import torch
+import torch.distributed as dist
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+@record
+def main():
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    data = TensorDataset(torch.arange(16.0).reshape(8, 2))
+    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False), num_workers=1,
+                        multiprocessing_context=sys.argv[1])
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+    rows = 0
+    for (batch,) in loader:
+        model(batch).sum().backward()
+        rows += len(batch)
+    gradient = model.module.weight.grad.clone()
+    total = torch.tensor([float(rows)])
+    dist.all_reduce(total)
+    import torch.distributed.checkpoint as checkpoint
+    checkpoint.save({{"weight": model.module.weight.detach()}}, checkpoint_id=sys.argv[2])
+    tell(rows=total.item(), gradient=gradient.tolist(), record=record.__module__.partition(".")[0], words=[])
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_torchs_own_training_is_not_disturbed(tmp_path: Path) -> None:
+    """DDP, workers of a DataLoader and a distributed checkpoint, with torch's names from both sides."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", "spawn"]
+    ours = run(tmp_path, *launch, str(tmp_path / "ours"), compat="1")
+    torchs = run(tmp_path, *launch, str(tmp_path / "torchs"), compat=None)
+    assert (ours.returncode, torchs.returncode) == (0, 0), ours.stderr + torchs.stderr
+    expected = [{**facts, "whose": "phalanx", "record": "phalanx"} for facts in told(torchs)]
+    assert told(ours) == expected
+    assert expected[0]["rows"] == 8
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == {
+        path.name for path in (tmp_path / "torchs").iterdir()
+    }
+
+
+def test_torchs_asynchronous_checkpoints_find_what_they_need(tmp_path: Path) -> None:
+    """They import torchelastic's names, one of them private, and start a process that does so, too."""
+    (tmp_path / "train.py").write_text(
+        f"""
+{TELL}
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    state = {{"weight": torch.ones(2, 2)}}
+    future = checkpoint.async_save(
+        state, checkpoint_id=sys.argv[1], async_checkpointer_type=AsyncCheckpointerType.PROCESS
+    )
+    future.result()
+    tell(saved=os.path.exists(os.path.join(sys.argv[1], ".metadata")))
+    dist.destroy_process_group()
+"""
+    )
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    done = run(tmp_path, *launch, str(tmp_path / "saved"), compat="1")
+    assert done.returncode == 0, done.stderr
+    assert [(facts["whose"], facts["saved"]) for facts in told(done)] == [("phalanx", True)] * 2
