@@ -32,9 +32,14 @@ def worker_count(values: Values) -> int:
     from phalanx.launcher.slots import count_slots
 
     try:
-        return count_slots(asked, devices=values["devices"], environ=values.environ)
+        return count_slots(asked, devices=values["devices"], environ=_known(values))
     except ValueError as reason:
         raise UsageError(f"{values.origins['nproc_per_node']}: {reason}") from None
+
+
+def _known(values: Values) -> dict[str, str]:
+    """The environment that workers will have: ours, and over it what a configuration file gives them."""
+    return {**values.environ, **values.env}
 
 
 def _check_devices(values: Values, nproc: int) -> None:
@@ -47,7 +52,7 @@ def _check_devices(values: Values, nproc: int) -> None:
             values["devices"],
             is_virtual=values["virtual_local_rank"],
             nproc=nproc,
-            inherited=values.environ,
+            inherited=_known(values),
         )
     except DeviceError as reason:
         raise UsageError(f"{values.origins[reason.about]}: {reason}") from None
