@@ -270,3 +270,24 @@ def test_a_job_that_succeeds_returns_nothing_and_leaves_the_arguments_alone(scri
     before = vars(args).copy()
     assert names.run(args) is None  # type: ignore[func-returns-value] # which is what is tested
     assert vars(args) == before
+
+
+@pytest.mark.system
+def test_files_that_are_the_agents_are_not_those_of_a_launcher_in_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, seen = tmp_path / "report.json", tmp_path / "seen"
+    monkeypatch.setenv("PHALANX_REPORT_FILE", str(report))
+    names.run(names.parse_args(["--no-python", "sh", "-c", f"env > {seen}"]))
+    assert report.exists()
+    assert "PHALANX_REPORT_FILE" not in seen.read_text()
+
+
+@pytest.mark.parametrize(
+    ("flag", "said"), [("--dry-run", "nothing is started"), ("--print-config", "--nnodes")]
+)
+def test_looking_first_starts_nothing(
+    flag: str, said: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names.run(names.parse_args([flag, script]))
+    assert said.removeprefix("--") in capsys.readouterr().out

@@ -20,11 +20,11 @@ from phalanx.cli.words import CommandLine, read_words
 if TYPE_CHECKING:
     from phalanx.launcher import RunOptions
 
-__all__ = ["LOOKING", "launch_values", "main", "run_line", "run_options"]
+__all__ = ["LOOKING", "OURS_ALONE", "launch_values", "main", "run_line", "run_options"]
 
 EX_TEMPFAIL = 75  # sysexits.h
 # The agents' own, and files that a launcher inside of a worker must not write in our place.
-_OURS_ALONE = (
+OURS_ALONE = (
     SECRET,
     "PHALANX_REPORT_FILE",
     "PET_REPORT_FILE",
@@ -54,7 +54,7 @@ def run_line(line: CommandLine) -> int:
 
         return looking.main(found)
     values = fields_of(found)
-    for name in _OURS_ALONE:  # workers inherit what is left here
+    for name in OURS_ALONE:  # workers inherit what is left here
         os.environ.pop(name, None)
 
     # All of the agent is imported here: a mistake above costs none of it.

@@ -200,7 +200,7 @@ def run(args: Any) -> None:
 
     >>> run(parse_args(["--no-python", "true"]))
     """
-    from phalanx.cli.run import LOOKING
+    from phalanx.cli.run import LOOKING, OURS_ALONE
 
     if any(getattr(args, dest, False) for dest in LOOKING):
         return _look(args)
@@ -208,7 +208,8 @@ def run(args: Any) -> None:
     from phalanx.launcher.library import start
 
     options = options_from_args(args)
-    outcome = wait_in_foreground(start(options), options)
+    env = {name: text for name, text in os.environ.items() if name not in OURS_ALONE}
+    outcome = wait_in_foreground(start(options, env=env), options)
     failure = failure_of(outcome, options.entrypoint)
     if failure is not None:
         raise failure
