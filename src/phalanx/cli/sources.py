@@ -7,16 +7,18 @@ nothing. Whoever wants to know which of them won finds it beside the text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from types import MappingProxyType
+from typing import Literal
 
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.words import CommandLine
+from phalanx.records import Struct
 
 __all__ = ["Asked", "JobFile", "Program", "Source", "Text", "asked"]
 
 
-class Text(NamedTuple):
+class Text(Struct):
     """What somebody wrote for an option; ``text`` is ``None`` only for a default that means "not given"."""
 
     text: str | None
@@ -25,7 +27,7 @@ class Text(NamedTuple):
     kind: Literal["flag", "variable", "file", "default"]
 
 
-class Program(NamedTuple):
+class Program(Struct):
     """What to run. ``switch`` is the option that says of which kind it is; ``None``: the words have said it."""
 
     name: str
@@ -34,7 +36,7 @@ class Program(NamedTuple):
     origin: str = ""
 
 
-class JobFile(NamedTuple):
+class JobFile(Struct):
     """What a configuration file says. ``texts`` are by the option's ``dest``, ``env`` by the variable's name."""
 
     path: str
@@ -46,14 +48,14 @@ class JobFile(NamedTuple):
 Source = Callable[[Option], Text | None]
 
 
-class Asked(NamedTuple):
+class Asked(Struct):
     """All that was asked for, still as text."""
 
     texts: Mapping[str, Text]
     """By the option's ``dest``; every option is there."""
     program: Program | None
     environ: Mapping[str, str]
-    env: Mapping[str, Text] = {}
+    env: Mapping[str, Text] = MappingProxyType({})
     """Variables for the workers."""
 
 
@@ -68,7 +70,7 @@ def asked(line: CommandLine, environ: Mapping[str, str]) -> Asked:
     chain: tuple[Source, ...] = (_flags(line.given), _variables(environ))
     texts = {one.dest: found for one in OPTIONS if (found := _strongest(chain, one)) is not None}
     program = None if line.script is None else Program(line.script, line.arguments)
-    env: Mapping[str, Text] = {}
+    env: Mapping[str, Text] = MappingProxyType({})
     if "config" in texts and texts["config"].text:
         from phalanx.cli.config import read_job_file
 
