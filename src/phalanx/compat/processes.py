@@ -57,7 +57,7 @@ class SubprocessHandler:
             out, err = self._open(stdout), self._open(stderr)
             with _born_bound(numa_options, local_rank_id, entrypoint, env):
                 self.proc: subprocess.Popen[bytes] = subprocess.Popen(
-                    [entrypoint, *map(str, args)],
+                    (entrypoint, *map(str, args)),
                     env={**os.environ, **env},
                     stdout=out,
                     stderr=err,

@@ -1,0 +1,85 @@
+"""Small parts of torchelastic that programs use by themselves, beside torch's own."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from phalanx.compat.old_etcd import cas_delay
+from phalanx.compat.processes import SubprocessHandler, get_std_cm, get_subprocess_handler
+
+Python = Callable[..., str]
+
+USE_A_HANDLER = """
+import signal, sys, time
+from torch.distributed.elastic.multiprocessing.subprocess_handler import get_subprocess_handler
+handler = get_subprocess_handler(
+    "sh", ("-c", "echo $WORD $PWD $RANK; echo bad >&2; exec sleep 60"), {"WORD": "hello", "RANK": "3"},
+    "out.txt", "err.txt", 3,
+)
+while "bad" not in open("err.txt").read():
+    time.sleep(0.01)
+print(handler.local_rank_id, handler.proc.args, handler.close(*sys.argv[1:] and [signal.SIGKILL]), handler.proc.wait())
+print(open("out.txt").read(), open("err.txt").read())
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("words", [(), ("kill",)])
+def test_a_handler_of_a_process_does_what_torchs_does(python: Python, words: tuple[str, ...]) -> None:
+    ours = python(USE_A_HANDLER, *words, compat=True)
+    assert ours == python(USE_A_HANDLER, *words)
+    assert "hello" in ours
+    assert ours.splitlines()[0].endswith(f"None {-signal.SIGKILL if words else -signal.SIGTERM}")
+
+
+def test_closing_after_the_end_is_no_error(tmp_path: Path) -> None:
+    """torch's raises ProcessLookupError."""
+    out, err = str(tmp_path / "out"), str(tmp_path / "err")
+    handler = get_subprocess_handler("sh", ("-c", "echo $0"), {}, out, err, 0)
+    assert handler.proc.wait() == 0
+    handler.close()
+    handler.close()
+    assert Path(out).read_text() == "sh\n"
+
+
+def test_a_command_that_is_not_there_leaves_no_file_open(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        SubprocessHandler("no-such-command", (), {}, str(tmp_path / "out"), None, 0, None)
+
+
+def test_a_stream_is_redirected_only_where_a_file_is_named() -> None:
+    assert isinstance(get_std_cm("", nullcontext), nullcontext)
+    with get_std_cm("file", nullcontext) as entered:
+        assert entered == "file"
+
+
+def test_the_delay_before_another_attempt_is_a_short_sleep() -> None:
+    assert cas_delay() is None  # type: ignore[func-returns-value]
+
+
+@pytest.mark.compat(
+    "extension get_subprocess_handler",
+    "not offered",
+    "our contexts start processes with their streams, binding and a watch in one step; subclass SubprocessContext, or "
+    "give a plug-in of torchrun.logs_specs. SubprocessHandler and get_subprocess_handler are there for programs that "
+    "call them",
+)
+@pytest.mark.torch
+def test_replacing_the_handler_of_processes_changes_no_context_of_ours(python: Python) -> None:
+    said = python(
+        """
+        from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+        import torch.distributed.elastic.multiprocessing.subprocess_handler as place
+
+        place.get_subprocess_handler = None
+        context = start_processes("job", "true", {0: ()}, {0: {}}, DefaultLogsSpecs())
+        print(context.wait(60).is_failed())
+        """,
+        compat=True,
+    )
+    assert said == "False\n"
