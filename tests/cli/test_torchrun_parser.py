@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.parser import get_args_parser
+from phalanx.run import run
 
 OWN = {option.dest for option in OPTIONS if not option.torchrun}
 POSITIONAL = {"training_script", "training_script_args"}
@@ -235,3 +237,22 @@ def test_help_has_the_groups_of_our_options(capsys: pytest.CaptureFixture[str]) 
     page = capsys.readouterr().out
     assert "size of the job:" in page
     assert "--restart-window" in page
+
+
+def test_a_configuration_file_may_name_the_script() -> None:
+    for words in (["--config", "job.yaml"], ["--tee=1", "--config=job.yaml"]):
+        args = get_args_parser().parse_args(words)
+        assert (args.config, args.training_script, args.training_script_args) == ("job.yaml", None, [])
+    args = get_args_parser().parse_args(["--config", "job.yaml", "train.py", "--config", "x"])
+    assert (args.training_script, args.training_script_args) == ("train.py", ["--config", "x"])
+
+
+@pytest.mark.system
+def test_a_namespace_with_a_configuration_file_runs_what_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("show.py").write_text("import os, sys\nopen(os.environ['RANK'], 'w').write(repr(sys.argv[1:]))\n")
+    Path("job.yaml").write_text("elastic: {nproc_per_node: 2}\nscript: {path: show.py, args: [--tee, x]}\n")
+    run(get_args_parser().parse_args(["--config", "job.yaml"]))
+    assert [Path(name).read_text() for name in "01"] == ["['--tee', 'x']"] * 2

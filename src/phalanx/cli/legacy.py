@@ -68,6 +68,8 @@ def command_line(words: Sequence[str]) -> CommandLine:
         return CommandLine(given, line.script, line.arguments)
     if "no_python" in given:
         raise UsageError(NEEDS_USE_ENV)
+    if line.script is None:  # a file that names the script names its arguments, too
+        raise UsageError("no script was named after the flags; name it, or say --use-env")
     return CommandLine(
         given, line.script, (f"{LOCAL_RANK_FLAGS[str(spelling)]}=${{local_rank}}", *line.arguments)
     )

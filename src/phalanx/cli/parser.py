@@ -116,7 +116,7 @@ def _comma_separated(raw: str) -> list[str]:
 
 class _Split(NamedTuple):
     head: list[Any]  # flags and the script
-    tail: list[Any]
+    tail: list[Any] | None  # None: there is no script
 
 
 class LauncherParser(argparse.ArgumentParser):
@@ -133,16 +133,24 @@ class LauncherParser(argparse.ArgumentParser):
         import sys
 
         words = list(sys.argv[1:] if args is None else args)
-        rest = [action for action in self._actions if not action.option_strings][1:]
-        split = self._split(words) if [action.nargs for action in rest] == [argparse.REMAINDER] else None
+        positional = [action for action in self._actions if not action.option_strings]
+        is_ours = [action.nargs for action in positional] == [None, argparse.REMAINDER]
+        split = self._split(words) if is_ours else None
         if split is None:
             return super().parse_known_args(words, namespace)
-        found, unknown = super().parse_known_args(split.head, namespace)
-        setattr(found, rest[0].dest, split.tail)
+        script, rest = positional
+        head = split.head
+        is_in_file = split.tail is None and any(str(word).partition("=")[0] == "--config" for word in head)
+        if is_in_file:  # perhaps; for argparse something has to stand there all the same
+            head = [*head, "--", "named in the file"]
+        found, unknown = super().parse_known_args(head, namespace)
+        setattr(found, rest.dest, split.tail or [])
+        if is_in_file:
+            setattr(found, script.dest, None)
         return found, unknown
 
     def _split(self, words: Sequence[Any]) -> _Split | None:
-        """Return the words up to the script and those behind it; None if there is no script, or no telling where."""
+        """Return the words up to the script and those behind it; None if there is no telling where it is."""
         head: list[Any] = []
         at = 0
         while at < len(words) and _is_flag(words[at]):
@@ -150,7 +158,7 @@ class LauncherParser(argparse.ArgumentParser):
             at += 1
             if word == "--":
                 if at == len(words):
-                    return None
+                    return _Split(head, None)
                 return _Split([*head, word, words[at]], [*words[at + 1 :]])
             flag, equals, text = word.partition("=")
             action = self._find(flag) if word.startswith("--") else self._find(word[:2])
@@ -173,7 +181,7 @@ class LauncherParser(argparse.ArgumentParser):
             head.append(words[at])
             at += 1
         if at == len(words):
-            return None
+            return _Split(head, None)
         return _Split([*head, words[at]], [*words[at + 1 :]])
 
     def _find(self, flag: str) -> argparse.Action | None:
