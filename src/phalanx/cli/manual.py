@@ -13,10 +13,30 @@ __all__ = ["phalanx_page", "reference", "run_page", "version"]
 
 _OURS = " (not in torchrun)"
 _EXIT_CODES = """\
-exit codes: 0 success; otherwise the first failing rank's own code, 128+N if it died of signal N or the launcher was
-asked to stop by signal N; 2 a mistake on the command line; 70 a bug of ours, with a record of it; 75 no round could be
-formed, or the store is lost.
+exit codes: 0 success; otherwise the first failing rank's own code, 128+N if it
+died of signal N or the launcher was asked to stop by signal N; 2 a mistake on
+the command line or in the file; 70 a bug of ours, with a record of it; 75 no
+round could be formed, or the store is lost.
 """
+
+
+_ABOUT = """\
+Start copies of a program on this machine, and with several nodes on others, as
+one job, and keep the job going when workers or machines fail. Flags may also
+be written with _ for -, be shortened while they stay unique, be given as
+PET_<FLAG> in the environment, or in a file. What follows SCRIPT belongs to the
+script.
+
+  phalanx run train.py --lr 0.1                     one worker
+  phalanx run --nproc-per-node gpu train.py         one for each GPU
+  phalanx run --max-restarts 3 --tee 3 train.py     restarts, and logs
+  phalanx run -m package.train                      a module
+  phalanx run --no-python ./train.sh                any other program
+  phalanx run --nnodes 2:4 --rdzv-backend c10d \\
+      --rdzv-endpoint node0:29400 train.py          the same on each node
+  phalanx run --config job.yaml --dry-run           what a file would start
+"""
+_WIDTH = 80
 
 
 def version() -> str:
@@ -61,11 +81,11 @@ def run_page() -> str:
     page = argparse.ArgumentParser(
         prog="phalanx run",
         usage="phalanx run [flags] SCRIPT [the script's own arguments]",
-        description="Start copies of a program on this machine, and with several nodes on others, as one job, and keep "
-        "the job going when workers or machines fail. Flags may also be written with _ for -, be shortened while they "
-        "stay unique, and be given as PET_<FLAG> in the environment. What follows SCRIPT belongs to the script.",
+        description=_ABOUT,
         epilog=_EXIT_CODES,
         add_help=False,
+        # Eighty columns everywhere: lines across a wide terminal are hard to read.
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH),
     )
     for title in GROUPS:
         group = page.add_argument_group(title)

@@ -14,12 +14,12 @@ __all__ = ["GROUPS", "HELP", "OPTIONS", "SECTIONS", "VERSION", "Option", "sectio
 GROUPS = (
     program.SIZE,
     program.PROGRAM,
+    asking.ASKING,
     failures.RESTART,
     failures.FAILURE,
     logs.LOGS,
     nodes.RENDEZVOUS,
     program.ENVIRONMENT,
-    asking.ASKING,
 )
 OPTIONS: tuple[Option, ...] = (*program.ROWS, *failures.ROWS, *logs.ROWS, *nodes.ROWS, *asking.ROWS)
 
