@@ -1,4 +1,4 @@
-"""What a worker of an in-process agent finds in its environment: torchelastic 2.13's variables. Pure."""
+"""What a worker of an in-process agent finds in its environment: torchelastic 2.13's variables."""
 
 from __future__ import annotations
 
