@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -215,6 +218,46 @@ def test_a_stop_and_a_passed_signal_are_told(house: House) -> None:
     assert stopped.reason.startswith("SIGINT: asked the worker to stop")
     (ended,) = [one for one in seen if isinstance(one, job.WorkerEnded)]
     assert ended.was_asked
+
+
+# The page
+
+PAGE = (Path(__file__).parents[2] / "docs/events.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.system
+def test_the_examples_of_the_page_do_as_it_says(house: House) -> None:
+    house.script(FAILS_ONCE)
+    first, second = EXAMPLES
+    done = subprocess.run(
+        [sys.executable, house.script(first, "first.py")],
+        cwd=house.folder,
+        env=house.env,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "round 1: ranks 0 to 1 are here"
+    assert "rank 1 ended: 7" in lines
+    assert "again, because rank 1 failed: exit code 7 (restart 1 of 1); 0 more are left" in lines
+    assert lines[-1] == "succeeded"
+    subprocess.run([sys.executable, house.script(second, "second.py")], cwd=house.folder, check=True)
+    assert '"data.ready"' in (house.folder / "events.log").read_text()
+
+
+def test_the_page_lists_every_happening_and_its_fields() -> None:
+    for kind in vars(job).values():
+        if not (isinstance(kind, type) and issubclass(kind, job.Happening)) or kind is job.Happening:
+            continue
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+        if kind is job.HappeningsDropped:  # on the way to a host only
+            assert "HappeningsDropped" in PAGE
+            continue
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", PAGE, flags=re.MULTILINE)
+        missing = [field for field in kind.__struct_fields__ if field != "at_ns" and f"`{field}`" not in row]
+        assert missing == [], name
 
 
 # The two ends of the pipe
