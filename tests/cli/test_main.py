@@ -46,7 +46,6 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "phalanx run --help" in capsys.readouterr().out
 
 
-@pytest.mark.compat("flag --help", "better", "each option in its group, with its default, and examples")
 def test_help_of_run_lists_each_option_that_is_offered(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--nnodes", "1", "--help", "no-such-script.py"]) == 0
     page = capsys.readouterr().out
