@@ -224,7 +224,7 @@ SPEAK = "import os\nprint('rank', os.environ['RANK'], flush=True)\n"
     "better",
     "a plug-in is loaded by the agent alone, and a mistake in it is one sentence",
 )
-@pytest.mark.compat("extension torchrun.logs_specs", "same")
+@pytest.mark.compat("extension entry points torchrun.logs_specs", "same")
 def test_the_log_plug_in_of_an_installed_distribution_lays_out_the_logs_of_a_job(install: Install) -> None:
     folder = install()
     done = run(folder, "--logs-specs=flat", "--log-dir=logs", code=SPEAK)
