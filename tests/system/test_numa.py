@@ -47,7 +47,9 @@ def masks(folder: Path) -> dict[str, frozenset[int]]:
 
 
 @pytest.mark.compat(
-    "flag --numa-binding", "better", "bound at birth, on machines without GPUs too, and told in one line"
+    "flag --numa-binding",
+    "better",
+    "bound at birth without numactl, on machines without GPUs too, and told in one line",
 )
 @pytest.mark.parametrize("scope", ["group", "worker"])
 def test_workers_have_cores_of_their_own_in_every_life(tmp_path: Path, scope: str) -> None:

@@ -61,7 +61,7 @@ print(json.dumps({
 @pytest.mark.compat(
     "flag --numa-binding",
     "better",
-    "bound at birth, without numactl; machines without GPUs, too; told in one line",
+    "bound at birth without numactl, on machines without GPUs too, and told in one line",
 )
 def test_every_kind_plans_what_torch_plans(
     tmp_path: Path, write: Callable[[Path], Machine], allowed: Collection[int]
