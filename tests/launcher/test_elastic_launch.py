@@ -21,6 +21,7 @@ import pytest
 from tests.launcher import elastic_work
 from tests.launcher.elastic_work import Locked, Marked, SelfMade, of_rank
 
+from phalanx.agent import HealthCheckServer
 from phalanx.errors import ChildFailedError
 from phalanx.launcher import LaunchConfig, elastic_launch, launch_agent
 from phalanx.metrics import MetricData, MetricHandler, NullMetricHandler, configure
@@ -364,6 +365,22 @@ def test_the_environment_can_ask_for_health_checks(monkeypatch: pytest.MonkeyPat
         Path(end).touch()
         thread.join(PATIENCE_S)
     assert not is_alive()
+
+
+def test_a_server_that_was_given_is_stopped_at_the_end_whatever_the_end_is() -> None:
+    """As torchelastic has it: whoever gives it has started it."""
+    done: list[str] = []
+
+    class Server(HealthCheckServer):
+        def start(self) -> None:
+            done.append("started")
+
+        def stop(self) -> None:
+            done.append("stopped")
+
+    with pytest.raises(ChildFailedError):
+        elastic_launch(a_config(), "/bin/false", Server(lambda: 0, 0, 60))()
+    assert done == ["stopped"]
 
 
 # Signals, and scripts

@@ -39,6 +39,8 @@ def kept() -> Iterator[Kept]:
 @pytest.mark.compat("name torch.distributed.elastic.metrics.api.MetricStream", "same")
 @pytest.mark.compat("name torch.distributed.elastic.metrics.MetricData", "same")
 @pytest.mark.compat("name torch.distributed.elastic.metrics.MetricHandler", "same")
+@pytest.mark.compat("extension MetricHandler", "same")
+@pytest.mark.compat("extension metrics.configure", "same")
 def test_a_number_goes_to_the_handler_of_its_group_else_to_the_default_one(kept: Kept) -> None:
     metrics.put_metric("a", 1, "mine")
     assert (kept.all[0].group_name, kept.all[0].name, kept.all[0].value) == ("mine", "a", 1)
@@ -105,6 +107,11 @@ def test_the_console_shows_time_group_name_and_value(capsys: pytest.CaptureFixtu
     'the parameter handler ("console", "null") is understood',
 )
 @pytest.mark.compat("name torch.distributed.elastic.metrics.MetricsConfig", "same")
+@pytest.mark.compat(
+    "extension metrics.static_init",
+    "not offered",
+    "it is a module that vendors put into torch's own package; metrics.configure takes any handler",
+)
 def test_a_configuration_names_the_handler(capsys: pytest.CaptureFixture[str], kept: Kept) -> None:
     metrics.initialize_metrics()
     metrics.initialize_metrics(metrics.MetricsConfig({"other": "thing"}))

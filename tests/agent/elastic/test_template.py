@@ -12,7 +12,14 @@ from typing import Any
 
 import pytest
 
-from phalanx.agent.elastic import RunResult, SimpleElasticAgent, WorkerGroup, WorkerSpec, WorkerState
+from phalanx.agent.elastic import (
+    ElasticAgent,
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
+)
 from phalanx.events import handlers
 from phalanx.metrics import MetricData, MetricHandler, NullMetricHandler, configure
 from phalanx.multiprocessing import SignalException
@@ -202,6 +209,38 @@ def test_a_run_is_told_as_events_and_metrics(monkeypatch: pytest.MonkeyPatch) ->
     inner = json.loads(events[2]["metadata"]["metadata"])
     assert (inner["local_rank"], inner["role_world_size"]) == (0, 2)
     assert all(event["timestamp"] > 1.7e12 for event in events)
+
+
+@pytest.mark.compat("extension ElasticAgent", "same")
+def test_an_agent_that_is_quite_different_fills_in_two_methods() -> None:
+    class Idle(ElasticAgent):
+        def run(self, role: str = "default") -> RunResult:
+            return RunResult(State.SUCCEEDED, {0: role})
+
+        def get_worker_group(self, role: str = "default") -> WorkerGroup:
+            raise KeyError(role)
+
+    assert Idle().run().return_values == {0: "default"}
+    with pytest.raises(TypeError, match="abstract"):
+        ElasticAgent()  # type: ignore[abstract]
+
+
+def test_nodes_exchange_their_sizes_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_ELASTIC_WORKER_IDENTICAL", "1")
+    handler = Handler()
+    Scripted([State.SUCCEEDED], handler).run()
+    assert "phalanx/call" in handler.store.held
+
+
+def test_workers_do_not_get_the_store_of_a_handler_that_would_share_it() -> None:
+    class Sharing(Handler):
+        @property
+        def use_agent_store(self) -> bool:
+            return True
+
+    agent = Scripted([State.SUCCEEDED], Sharing())
+    agent.run()
+    assert agent.get_worker_group().master_port not in (None, 5)
 
 
 def test_a_subclass_can_assign_ranks_itself() -> None:

@@ -198,6 +198,7 @@ class SimpleElasticAgent(AgentAccounts, ElasticAgent):
     def _initialize_workers(self, worker_group: WorkerGroup) -> None:
         """Meet, and start the workers of the round."""
         self._rendezvous(worker_group)
+        self._meeting.release_port()  # rank 0 binds it
         worker_ids = self._start_workers(worker_group)
         for worker in worker_group.workers:
             worker.id = worker_ids.get(worker.local_rank)

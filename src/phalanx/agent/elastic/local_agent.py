@@ -130,7 +130,6 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._setup_local_watchdog(envs)
         self._setup_healthcheck()
         self._exit_codes = {}
-        self._meeting.release_port()
         assert spec.entrypoint is not None, "the spec sees to it"
         self._pcontext = start_processes(
             spec.role,
