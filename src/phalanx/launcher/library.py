@@ -79,7 +79,6 @@ def start(
     if not sys.executable:
         raise OSError("the Python interpreter of this program is not known (sys.executable is empty)")
     order = to_json(options).encode()
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     with ExitStack() as until_started, ExitStack() as after_start:
         handover = NamelessFile("phalanx-job")
         until_started.callback(handover.close)
@@ -100,25 +99,37 @@ def start(
         if sent >= 0:
             after_start.callback(os.close, sent)
         given = (handover.fd, their_link, host, sent)
-        process = subprocess.Popen(
-            # The last word is for who looks at a list of processes.
-            [sys.executable, "-P", "-c", _PROGRAM, root, *map(str, given), _name(options)],
-            stdin=subprocess.DEVNULL,
-            stdout=open_or_null(stdout, 1),
-            stderr=open_or_null(stderr, 2),
-            env=env,
-            cwd=cwd,
-            pass_fds=[fd for fd in given if fd >= 0],
-            start_new_session=True,
-        )
-        try:
-            child = _watch(process.pid)
-        except BaseException:  # no descriptor is left: an agent that cannot be watched must not be there
-            process.kill()
-            process.wait()
-            raise
+        process, child = _started(given, _name(options), env=env, cwd=cwd, stdout=stdout, stderr=stderr)
         until_started.pop_all()
     return AgentProcess(options, process, child, link, handover, happenings)
+
+
+def _started(
+    given: tuple[int, ...],
+    name: str,
+    *,
+    stdout: int | IO[Any] | None,
+    stderr: int | IO[Any] | None,
+    **place: Any,
+) -> tuple[subprocess.Popen[bytes], Child | None]:
+    """The agent's process, with these descriptors, and what tells of its end."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    process = subprocess.Popen(
+        # The last word is for who looks at a list of processes.
+        [sys.executable, "-P", "-c", _PROGRAM, root, *map(str, given), name],
+        stdin=subprocess.DEVNULL,
+        stdout=open_or_null(stdout, 1),
+        stderr=open_or_null(stderr, 2),
+        pass_fds=[fd for fd in given if fd >= 0],
+        start_new_session=True,
+        **place,
+    )
+    try:
+        return process, _watch(process.pid)
+    except BaseException:  # no descriptor is left: an agent that cannot be watched must not be there
+        process.kill()
+        process.wait()
+        raise
 
 
 class AgentProcess:
