@@ -257,6 +257,13 @@ def test_two_nodes_meet_and_each_gets_the_values_of_its_own_ranks() -> None:
     assert found == [{0: (0, (0,))}, {1: (1, (1,))}]
 
 
+def test_names_that_nobody_knows_are_told_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match="carrier pigeon"):
+        elastic_launch(a_config(rdzv_backend="carrier pigeon"), "/bin/true")()
+    with pytest.raises(KeyError, match="nowhere"):
+        elastic_launch(a_config(event_log_handler="nowhere"), "/bin/true")()
+
+
 @pytest.fixture
 def made_by(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path / "made_by"

@@ -9,7 +9,6 @@ in this program in both cases, with its handlers.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -19,7 +18,8 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
 from phalanx.launcher.elastic_options import arguments_of, check_config, options_of, program_of
 from phalanx.launcher.launch_config import LaunchConfig
 from phalanx.launcher.macros import macros
-from phalanx.launcher.plugins import BACKENDS
+from phalanx.launcher.plugins import BACKENDS, is_rendezvous_handler
+from phalanx.launcher.sent_objects import send
 from phalanx.logger import get_logger
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 from phalanx.records import changed
@@ -76,7 +76,8 @@ def launch_agent(
     Raises ``ChildFailedError`` with the failed workers by global rank, whose error files are there while it is
     handled; ``SignalException`` when a signal stopped the job; ``RendezvousTimeoutError``, ``RendezvousClosedError``
     or ``RendezvousConnectionError`` when nodes did not meet; ``ValueError`` and ``TypeError`` for what cannot be
-    used; ``RuntimeError`` when the agent was killed. Source: torchelastic 2.13.
+    used (``KeyError``: an unknown ``event_log_handler``); ``RuntimeError`` when the agent was killed. Source:
+    torchelastic 2.13.
 
     >>> config = LaunchConfig(1, 1, nproc_per_node=1, rdzv_backend="c10d", run_id="example")
     >>> launch_agent(config, "/bin/test", ["${local_rank}", "=", "0"])
@@ -85,8 +86,10 @@ def launch_agent(
     if not entrypoint or not (callable(entrypoint) or isinstance(entrypoint, str)):
         raise ValueError(f"entrypoint is a function or the name of a program, not {entrypoint!r}")
     check_config(config)
+    from phalanx.events import get_logging_handler
     from phalanx.metrics import MetricsConfig, initialize_metrics
 
+    get_logging_handler(config.event_log_handler)  # an unknown name is told before anything starts
     initialize_metrics(MetricsConfig(config.metrics_cfg))
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
@@ -110,33 +113,32 @@ def launch_agent(
 def _with_objects(config: LaunchConfig, files: contextlib.ExitStack) -> RunOptions | None:
     """The options, with what goes along in files; None: something cannot be sent."""
     options = options_of(config, entrypoint="")
-    creator = _registered_here(config.rdzv_backend)
-    changes: dict[str, Any] = {}
-    if creator is not None:
-        changes["sent_handler"] = (creator, config.rdzv_configs)
+    sent: dict[str, NamelessFile | None] = {}
+    if config.rdzv_backend not in BACKENDS:
+        creator = _registered_here(config.rdzv_backend)
+        # The settings of a plug-in, too: they may be other things than texts.
+        sent["sent_handler"] = send((creator, config.rdzv_configs), by_value=creator is not None)
     if config.logs_specs is not None and type(config.logs_specs) is not DefaultLogsSpecs:
-        changes["sent_logs"] = config.logs_specs
-    for name, value in changes.items():
-        file = _sent(value)
-        if file is None:
-            return None
-        files.callback(file.close)
-        changes[name] = file.path
-    return changed(options, **changes)
-
-
-def _sent(value: object) -> NamelessFile | None:
-    from phalanx.launcher.sent_objects import send
-
-    return send(value)
+        sent["sent_logs"] = send(config.logs_specs)
+    changes: dict[str, str] = {}
+    for name, file in sent.items():
+        if file is not None:
+            files.callback(file.close)
+            changes[name] = file.path
+    return changed(options, **changes) if len(changes) == len(sent) else None
 
 
 def _registered_here(backend: str) -> Any:
-    """The creator of a backend that this program has registered; None for built-in ones and those of plug-ins."""
-    registry = sys.modules.get("phalanx.rendezvous.registry")
-    if registry is None or backend in BACKENDS:
-        return None
-    return registry.rendezvous_handler_registry.registered(backend)
+    """The creator of a backend that this program has registered; None for that of a plug-in.
+
+    Raises ``ValueError`` for a backend that nobody knows.
+    """
+    from phalanx.rendezvous.registry import rendezvous_handler_registry
+
+    creator = rendezvous_handler_registry.registered(backend)
+    if creator is None and not is_rendezvous_handler(backend):
+        rendezvous_handler_registry.find_creator(backend)
+    return creator
 
 
 def _launch(

@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["register_sent", "send", "sent_logs"]
 
 
-def send(value: object) -> NamelessFile | None:
+def send(value: object, *, by_value: bool = True) -> NamelessFile | None:
     """A file with the object, the caller's to keep while the agent runs; None when it cannot be sent.
 
-    That is so without cloudpickle: what ``__main__`` defines has no name that the agent could import.
+    That is so without cloudpickle: what ``__main__`` defines has no name that the agent could import. Without
+    ``by_value`` it is not needed: for plain data.
     """
     from phalanx.functions.pickling import dump
 
     buffer = io.BytesIO()
     try:
-        dump([str(one) for one in sys.path], buffer, by_value=True)
-        dump(value, buffer, by_value=True)
+        dump([str(one) for one in sys.path], buffer, by_value=False)
+        dump(value, buffer, by_value=by_value)
     except Exception:  # noqa: BLE001 # the user's classes; a lock, a socket or a thread in them is no mistake
         return None
     file = NamelessFile("phalanx-object")
@@ -56,11 +57,15 @@ def receive(path: str) -> Any:
 
 
 def register_sent(path: str, backend: str) -> dict[str, Any]:
-    """Register a creator of rendezvous handlers here, as the program has it; return the settings that it gets."""
+    """Register a creator of rendezvous handlers here, as the program has it; return the settings that it gets.
+
+    Without a creator the backend is a plug-in's, which is found here as it would be there.
+    """
     from phalanx.rendezvous.registry import rendezvous_handler_registry
 
     creator, settings = receive(path)
-    rendezvous_handler_registry.register(backend, creator)
+    if creator is not None:
+        rendezvous_handler_registry.register(backend, creator)
     return dict(settings)
 
 

@@ -54,7 +54,7 @@ def test_it_answers_by_the_age_of_the_last_sign_of_life() -> None:
 @pytest.mark.compat(
     "variable TORCHELASTIC_HEALTH_CHECK_PORT",
     "better",
-    "elastic_launch and LocalElasticAgent answer over HTTP, where torch only logs",
+    "elastic_launch and LocalElasticAgent answer over HTTP",
 )
 def test_the_environment_names_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PORT, raising=False)
