@@ -57,8 +57,8 @@ SET = (
 EXTENSIONS = (
     "console script torchrun",
     "console script torchfrtrace",
-    "entry points torchrun.logs_specs",
-    "entry points torchrun.handlers",
+    "torchrun.logs_specs",
+    "torchrun.handlers",
     "rendezvous_handler_registry.register",
     "events.handlers._log_handlers",
     "metrics.configure",

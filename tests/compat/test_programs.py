@@ -117,50 +117,24 @@ def test_its_command_runs_on_whose_names_it_finds(
     assert told(done) == both_ranks(whose, "--lr=1")
 
 
-@pytest.mark.parametrize(
-    ("command", "script"),
-    [(ACCELERATE, WITH_ACCELERATE), (FABRIC, WITH_FABRIC)],
-    ids=["accelerate", "fabric"],
-)
-def test_a_rank_that_fails_is_in_our_report_and_the_command_fails(
-    tmp_path: Path, command: tuple[str, ...], script: str
-) -> None:
-    (tmp_path / "train.py").write_text(script)
-    done = run(tmp_path, SCRIPTS / command[0], *command[1:], "train.py", "--fail", compat="1")
-    assert done.returncode == 1, done.stderr
-    assert told(done) == both_ranks("phalanx", "--fail")
-    assert has_our_report(done.stderr), done.stderr
-
-
-def test_accelerate_restarts_a_job_on_phalanx(tmp_path: Path) -> None:
+def test_a_rank_that_fails_under_accelerate_is_restarted_and_then_in_our_report(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(WITH_ACCELERATE)
-    command: list[str | Path] = [
-        SCRIPTS / "accelerate",
-        *ACCELERATE[1:],
-        "--max_restarts",
-        "1",
-        "train.py",
-        "--fail",
-    ]
-    done = run(tmp_path, *command, compat="1")
+    command: list[str | Path] = [SCRIPTS / "accelerate", *ACCELERATE[1:], "--max_restarts", "1"]
+    done = run(tmp_path, *command, "train.py", "--fail", compat="1")
     assert done.returncode == 1, done.stderr
-    assert len(told(done)) == 4, "two rounds of two ranks"
+    assert told(done)[::2] == told(done)[1::2] == both_ranks("phalanx", "--fail"), "two rounds of two ranks"
+    assert has_our_report(done.stderr), done.stderr
     assert "phalanx: not restarted: the one restart is used" in done.stderr, done.stderr
 
 
-def test_the_command_runs_through_the_module_of_compat_too(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(WITH_ACCELERATE)
-    words: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "phalanx.compat",
-        SCRIPTS / "accelerate",
-        *ACCELERATE[1:],
-        "train.py",
-    ]
-    done = run(tmp_path, *words, compat=None)
-    assert done.returncode == 0, done.stderr
-    assert told(done) == both_ranks("phalanx")
+def test_a_rank_that_fails_under_fabric_is_in_our_report(tmp_path: Path) -> None:
+    """Through ``python -m phalanx.compat``, which takes a program that was installed as well as a script."""
+    (tmp_path / "train.py").write_text(WITH_FABRIC)
+    command: list[str | Path] = [sys.executable, "-m", "phalanx.compat", SCRIPTS / "fabric", *FABRIC[1:]]
+    done = run(tmp_path, *command, "train.py", "--fail", compat=None)
+    assert done.returncode == 1, done.stderr
+    assert told(done) == both_ranks("phalanx", "--fail")
+    assert has_our_report(done.stderr), done.stderr
 
 
 NOTEBOOK = f"""
@@ -187,7 +161,7 @@ if __name__ == "__main__":
         notebook_launcher(train, (True,), num_processes=2, use_port=port)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        print("failed", type(error).__module__, rank, str(failure.message).splitlines()[-1:], flush=True)
+        print("failed", type(error).__module__, rank, "no data for this rank" in str(failure.message), flush=True)
 """
 
 
@@ -206,10 +180,8 @@ def test_a_function_of_a_notebook_runs_on_whose_names_it_finds(
         lines = [json.loads(line) for line in part.splitlines() if line.startswith("{")]
         assert sorted(lines, key=lambda facts: facts["rank"]) == both_ranks(whose)
     assert f"failed {whose}." in second, "the exception that notebook_launcher lets through"
-    if (
-        whose == "phalanx"
-    ):  # torch names the rank whose process ended first, which may be one that lost its peer
-        assert "1 ['ValueError: no data for this rank']" in second
+    # torch names the rank whose process ended first, which may be the one that lost its peer.
+    assert whose == "torch" or second.endswith(" 1 True\n")
 
 
 TRAIN = f"""

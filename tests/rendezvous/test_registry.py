@@ -142,6 +142,11 @@ def test_the_static_handler_is_made_by_its_name() -> None:
 # Plug-ins
 
 
+@pytest.mark.compat(
+    "extension torchrun.handlers",
+    "better",
+    "a plug-in that does not load is an error for who names it, not a warning",
+)
 def test_a_plug_in_of_torchrun_is_called_without_arguments_and_gives_a_creator(install: Any) -> None:
     install("torchrunplugin", PLUG_IN, "[torchrun.handlers]\ntheirs = torchrunplugin:generator\n")
     registry = RendezvousHandlerRegistry()
