@@ -152,6 +152,9 @@ class Observing:
         return self._next(record.number, record.reason, record.restart_count, used, record.delay_s)
 
     def _meet(self, command: Meet) -> list[job.Happening]:
+        """Of a later round the count of restarts is agreed on only there: that is told when it has settled."""
+        if self._round is not None:
+            return []
         return self._next(command.number, command.reason, command.restart_count, command.restart_count, 0.0)
 
     def _next(

@@ -76,11 +76,16 @@ class _Told:
         )
         self._demand(self._last is None or it.at_ns >= self._last.at_ns, it, "is earlier than the one before")
         self._last = it
+        before = self._status
         self._status = self._status.after(it)
         match it:
             case job.RoundOpened(round=number) | job.RestartDecided(round=number, local_rank=None):
                 self._expected.add(number)
             case job.RoundSettled():
+                is_known = (
+                    self._round is None or it.restart_count == before.restarts
+                )  # a newcomer hears it now
+                self._demand(is_known, it, f"came after {before.restarts} restarts")
                 self._settled(it)
             case job.WorkersStarted():
                 self._started(it)
@@ -110,7 +115,6 @@ class _Told:
         self._demand(self._is_round_over and not self._running, it, "settled in a round")
         self._demand(it.round in self._expected, it, "is a round that was not announced")
         self._demand(self._round is None or it.round > self._round.round, it, "is no later round")
-        self._demand(it.restart_count == self._status.restarts, it, "has another count of restarts")
         self._round, self._is_round_over = it, False
 
     def _started(self, it: job.WorkersStarted) -> None:

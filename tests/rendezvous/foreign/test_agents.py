@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.events import from_line, job
+from phalanx.testing.happenings import HappeningsAreCoherent
+from phalanx.testing.trace import Happened
+
 pytestmark = pytest.mark.system
 
 PLUG_IN = Path(__file__).parent / "plug_in"
@@ -112,6 +116,27 @@ def test_a_job_of_two_nodes_runs_through_a_failure_with_one_restart_count(
         assert {worker[1] for worker in of_round} == {"4"}
         assert len({tuple(worker[4:]) for worker in of_round}) == 1  # the round, and where rank 0 is
     assert all(agent.said("each node counts its own restarts and speaks its own verdict") for agent in agents)
+
+
+def test_what_agents_with_such_a_handler_tell_is_coherent(agents: list[Agent], tmp_path: Path) -> None:
+    files = [tmp_path / f"events{number}" for number in range(2)]
+    for file in files:
+        start(
+            agents, tmp_path, "fail-once", "--nnodes", "2", "--max-restarts", "1", "--events-file", str(file)
+        )
+    assert [agent.ended() for agent in agents] == [0, 0], [agent.lines for agent in agents]
+    for file in files:
+        told = [from_line(line) for line in file.read_text().splitlines()]
+        checker = HappeningsAreCoherent()
+        for one in told:
+            assert one is not None
+            checker.see(0.0, Happened("agent", one))
+        opened = [one.round for one in told if isinstance(one, job.RoundOpened)]
+        again = [(one.round, one.restart_count) for one in told if isinstance(one, job.RestartDecided)]
+        settled = [(one.round, one.restart_count) for one in told if isinstance(one, job.RoundSettled)]
+        assert settled == [(opened[0], 0), (opened[0] + 1, 1)]
+        assert settled[1] in again
+        assert isinstance(told[-1], job.JobEnded)
 
 
 def test_the_node_whose_worker_failed_ends_with_its_code(agents: list[Agent], tmp_path: Path) -> None:
