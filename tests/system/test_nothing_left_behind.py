@@ -303,7 +303,7 @@ def test_a_job_in_a_job_is_ended_with_it(launch: Launch, script: Script) -> None
 def test_a_clean_run_leaves_nothing_in_the_temporary_folder_and_prints_nothing(
     launch: Launch, script: Script
 ) -> None:
-    job = launch("--standalone", "--nproc-per-node", 2, script("pass"))
+    job = launch("--standalone", "--nproc-per-node", 2, "--omp-threads", 1, script("pass"))
 
     assert job.wait() == 0
     assert (job.stdout, job.stderr) == (b"", b"")
@@ -328,7 +328,8 @@ def test_a_temporary_folder_with_a_long_name_is_no_obstacle(
     deep = tmp_path.joinpath(*["a-folder-of-a-cluster"] * 8)
     deep.mkdir(parents=True)
 
-    job = launch("--standalone", "--nproc-per-node", 2, script("pass"), env={"TMPDIR": str(deep)})
+    flags = ("--standalone", "--nproc-per-node", 2, "--omp-threads", 1)
+    job = launch(*flags, script("pass"), env={"TMPDIR": str(deep)})
 
     assert job.wait() == 0
     assert job.stderr == b""

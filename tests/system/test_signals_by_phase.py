@@ -159,7 +159,8 @@ def test_while_nobody_reads_what_the_launcher_says(
 def test_at_whatever_moment_of_the_start(launch: Launch, number: signal.Signals) -> None:
     """The moments are spread over the time that a start takes here; nothing depends on where exactly they fall."""
     for moment in range(40):  # a Python worker would say KeyboardInterrupt, which is its own business
-        job = launch("--standalone", "--nproc-per-node", 2, "--no-python", "sleep", "1000")
+        flags = ("--standalone", "--nproc-per-node", 2, "--omp-threads", 1)
+        job = launch(*flags, "--no-python", "sleep", "1000")
         time.sleep(moment * 0.01)
 
         job.send(number)

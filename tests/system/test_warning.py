@@ -31,7 +31,9 @@ WARNED = ("--warn-signal", "SIGUSR1", "--warn-before", "90s")
 
 
 def test_workers_that_end_after_the_warning_are_never_asked(launch: Launch, script: Script) -> None:
-    job = launch("--standalone", "--nproc-per-node", 2, *WARNED, script(SAVES_WHEN_WARNED))
+    job = launch(
+        "--standalone", "--nproc-per-node", 2, "--omp-threads", 1, *WARNED, script(SAVES_WHEN_WARNED)
+    )
     job.told("ready", 2)
 
     asked_at = time.monotonic()

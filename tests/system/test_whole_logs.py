@@ -48,7 +48,8 @@ def test_a_hundred_thousand_lines_of_two_ranks_are_each_there_once_and_whole(
             print(f"rank {{rank}} line {{number:>6}} ".ljust(90, "."), file=stream)
         """
     )
-    job = launch("--standalone", "--nproc-per-node", 2, "-t", 3, "--log-dir", tmp_path / "logs", train)
+    flags = ("--standalone", "--nproc-per-node", 2, "--omp-threads", 1)
+    job = launch(*flags, "-t", 3, "--log-dir", tmp_path / "logs", train)
 
     assert job.wait() == 0
     out, err = lines_by_rank(job.stdout), lines_by_rank(job.stderr)
@@ -190,9 +191,8 @@ def test_redirected_streams_are_in_the_files_and_not_on_the_console(
 ) -> None:
     train = script("import os, sys; print('out', os.environ['RANK']); print('err', file=sys.stderr)")
 
-    job = launch(
-        "--standalone", "--nproc-per-node", 2, "-r", "0:3,1:1", "--log-dir", tmp_path / "logs", train
-    )
+    flags = ("--standalone", "--nproc-per-node", 2, "--omp-threads", 1)
+    job = launch(*flags, "-r", "0:3,1:1", "--log-dir", tmp_path / "logs", train)
 
     assert job.wait() == 0
     assert (job.stdout, job.stderr) == (b"", b"err\n")
