@@ -12,13 +12,14 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint format bench docs clean
+.PHONY: help demo test lint format api bench docs clean
 
 help:
 	@echo 'make demo    a job loses a worker, recovers, and goes on where it was'
 	@echo 'make test    lint, types, import contracts and all tests'
 	@echo 'make lint    format, lint, types and import contracts'
 	@echo 'make format  format the code, and mend what the linter can mend'
+	@echo 'make api     the public API beside that of the last release tag; a part of make test'
 	@echo 'make bench   start, detection, restart, memory and tee, side by side with torchrun'
 	@echo 'make docs    the pages of docs/ as HTML, strictly'
 	@echo 'make clean   remove what the targets made'
@@ -39,6 +40,9 @@ lint: $(VENV)/lint.stamp
 format: $(VENV)/lint.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+api: $(VENV)/test.stamp
+	$(BIN)/python .ci/api
 
 bench: $(VENV)/test.stamp
 	$(BIN)/python -m bench
