@@ -223,7 +223,14 @@ class AgentProcess:
             return self._happenings.take()
 
     def status(self) -> JobStatus:
-        """How the job stands on this node, by all that has happened, whoever took it."""
+        """How the job stands on this node, by all that has happened, whoever took it.
+
+        >>> from phalanx.cli.run import run_options
+        >>> with start(run_options(["--no-python", "false"])) as agent:
+        ...     _ = agent.wait()
+        >>> agent.status().workers[0].exit_code, agent.happenings()[-1].ending
+        (1, 'failed')
+        """
         self.wait(0.0)
         with self._lock:
             return self._happenings.status
