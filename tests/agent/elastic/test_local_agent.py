@@ -244,6 +244,29 @@ def test_two_agents_over_torchs_own_handler(tmp_path: Path) -> None:
     assert told == {"ranks": [0, 1], "counts": ["1"], "masters": 1, "left": [2, 2], "store": ["False"]}
 
 
+@pytest.mark.torch
+@pytest.mark.parametrize("order", ["first", "last"])
+@pytest.mark.compat(
+    "name torch.distributed.elastic.agent.server.local_elastic_agent.LocalElasticAgent",
+    "better",
+    "a node can join a running c10d job, also as rank 0; under torch the job dies after a minute",
+)
+def test_a_node_that_joins_over_torchs_own_handler_meets_the_other(tmp_path: Path, order: str) -> None:
+    addresses = ("localhost", "127.0.0.1") if order == "first" else ("127.0.0.1", "localhost")
+    program = Path(__file__).with_name("joining_torch.py")
+    done = subprocess.run(
+        [sys.executable, str(program), str(tmp_path), *addresses],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    ranks = [[1], [0]] if order == "first" else [[0], [1]]
+    assert told == {"ranks": ranks, "counts": [["0", "2"]]}
+
+
 SIGNALLED = """
 import sys
 from phalanx.multiprocessing import SignalException

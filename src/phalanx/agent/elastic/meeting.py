@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from phalanx.rendezvous.foreign.agreement import NodeOffer, agree
+from phalanx.rendezvous.foreign.agreement import NodeOffer, agree, welcome
 from phalanx.rendezvous.handler import RendezvousHandler, RendezvousInfo
 from phalanx.rendezvous.ports import HeldPort, hold_port
 
@@ -44,6 +44,8 @@ class Meeting:
         self._info = handler.next_rendezvous()
         # Older handlers have no such property.
         self._is_store_shared = bool(getattr(handler, "use_agent_store", False))
+        if self._is_store_shared:
+            welcome(self._info)
         self.round_number += 1
         return self._info
 

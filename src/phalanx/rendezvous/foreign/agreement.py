@@ -17,7 +17,7 @@ from phalanx.rendezvous.handler import RendezvousInfo
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.store_info import own_address
 
-__all__ = ["NodeOffer", "agree"]
+__all__ = ["NodeOffer", "agree", "welcome"]
 
 AGREE_WITHIN_S = 300.0  # torch's stores wait so long for a key
 LOOK_AGAIN_S = 0.05
@@ -64,6 +64,17 @@ def agree(info: RendezvousInfo, offer: NodeOffer, *, within_s: float = AGREE_WIT
         role_first_rank=answer["role_first_rank"],
         role_world_size=answer["role_world_size"],
     )
+
+
+def welcome(info: RendezvousInfo) -> None:
+    """As node 0, write where it is for handlers that look for it in the store of the round.
+
+    torchelastic's handler does so in its first round alone: a node that joins later waits for a minute, and fails.
+    """
+    where = info.bootstrap_store_info
+    if info.rank == 0 and where is not None and info.world_size > 1:
+        info.store.set(where.MASTER_ADDR_KEY, where.master_addr)
+        info.store.set(where.MASTER_PORT_KEY, str(where.master_port))
 
 
 def _lead(store: Any, world_size: int, own: NodeOffer, ends_at: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from phalanx.rendezvous.blocking import BlockingCalls
 from phalanx.rendezvous.errors import RendezvousClosedError, RendezvousError, RendezvousGracefulExitError
-from phalanx.rendezvous.foreign.agreement import NodeOffer, agree
+from phalanx.rendezvous.foreign.agreement import NodeOffer, agree, welcome
 from phalanx.rendezvous.foreign.events import (
     AwaitOthers,
     CloseHandler,
@@ -120,6 +120,8 @@ class ForeignSession:
         if self._handler is None:
             self._handler = self._make_handler()
         info = self._info = self._handler.next_rendezvous()
+        if self._handler.use_agent_store:
+            welcome(info)
         return agree(info, self._offer(command, info, self._handler))
 
     def _offer(self, command: Meet, info: RendezvousInfo, handler: RendezvousHandler) -> NodeOffer:
