@@ -57,8 +57,8 @@ SET = (
 EXTENSIONS = (
     "console script torchrun",
     "console script torchfrtrace",
-    "torchrun.logs_specs",
-    "torchrun.handlers",
+    "entry points torchrun.logs_specs",
+    "entry points torchrun.handlers",
     "rendezvous_handler_registry.register",
     "events.handlers._log_handlers",
     "metrics.configure",

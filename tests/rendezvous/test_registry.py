@@ -143,7 +143,7 @@ def test_the_static_handler_is_made_by_its_name() -> None:
 
 
 @pytest.mark.compat(
-    "extension torchrun.handlers",
+    "extension entry points torchrun.handlers",
     "better",
     "a plug-in that does not load is an error for who names it, not a warning",
 )
