@@ -176,6 +176,16 @@ def test_a_chain_arrives_as_a_chain() -> None:
     assert 'int("no number")' in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("prints_report", [True, False])
+def test_the_report_is_in_the_exception_and_printed_if_that_is_asked_for(
+    prints_report: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(phalanx.WorkerFailed) as caught:
+        phalanx.launch(os._exit, 3, prints_report=prints_report)
+    assert "_exit failed: rank 0: exit code 3" in caught.value.outcome.report
+    assert ("_exit failed" in capfd.readouterr().err) is prints_report
+
+
 def test_a_death_by_a_signal_is_a_failed_worker() -> None:
     def train() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -378,7 +388,7 @@ def test_without_options_a_job_is_as_the_command_has_it() -> None:
     ours = options_of({}, entrypoint="true", args=())
     command = run_options(["--no-python", "true"])
     differing = {name for name in command.__struct_fields__ if getattr(ours, name) != getattr(command, name)}
-    assert differing == {"no_python", "tee", "log_line_prefix_template"}
+    assert differing == {"no_python", "tee", "log_line_prefix_template", "prints_report"}
 
 
 def test_every_field_of_a_job_can_be_asked_for() -> None:

@@ -16,6 +16,7 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
 from phalanx.early import STOPPING, remember_stop_signals
 from phalanx.multiprocessing.descriptors import hold_back, how_to_get_more, make_room
 from phalanx.multiprocessing.trees import become_subreaper
+from phalanx.records import changed
 
 if TYPE_CHECKING:
     from phalanx.agent.processes.console import Console
@@ -59,6 +60,8 @@ def run_job(spec: JobSpec) -> int:
         keeper.done()
     if host is not None:
         host.told(ended)
+    if not spec.prints_report:
+        ended = changed(ended, last_words="")
     _say_last(console, ended, hurry=None if host is None else host.fileno())
     return ended.exit_code
 

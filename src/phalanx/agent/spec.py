@@ -107,6 +107,8 @@ class JobSpec(Struct, kw_only=True):
     """Where the launcher leaves the first failure of the job, in torchelastic's format."""
     report_file: str | None = None
     """Where the launcher leaves its report as JSON, however the job ends."""
+    prints_report: bool = True
+    """Print the report of a failure; without it only the host is told."""
 
 
 class Ended(Struct):

@@ -140,11 +140,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
             omp_threads=_omp_threads(options),
             devices=_devices(options),
         ),
-        log_line_prefix=partial(
-            log_line_prefix,
-            options.log_line_prefix_template,
-            options.role,
-        ),
+        log_line_prefix=partial(log_line_prefix, options.log_line_prefix_template, options.role),
         logs=logs,
         prepare=_loading_of(logs, options),
         adopts_orphans=adopts_orphans(meeting),
@@ -172,6 +168,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         debug_rank=options.debug_rank,
         error_file=options.error_file,
         report_file=options.report_file,
+        prints_report=options.prints_report or host is None,
     )
     return check_scope(spec)
 

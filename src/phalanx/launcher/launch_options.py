@@ -83,12 +83,14 @@ class LaunchOptions(TypedDict, total=False):
     error_file: str | os.PathLike[str] | None
     report_file: str | os.PathLike[str] | None
     error_handler: str | None
+    prints_report: bool
     event_log_handler: str
     events_file: str | os.PathLike[str] | None
     start_method: Literal["spawn", "fork", "forkserver"]
 
 
-# As of `phalanx run` without a flag, but for the last three: a notebook wants to know which rank a line is from.
+# As of `phalanx run` without a flag, but for the last three: a notebook asks which rank a line is from, and the
+# exception says what the report would.
 _DEFAULTS: dict[str, Any] = {
     "module": False,
     "no_python": False,
@@ -118,6 +120,7 @@ _DEFAULTS: dict[str, Any] = {
     "error_file": None,
     "redirects": Std.NONE,
     "tee": Std.ALL,
+    "prints_report": False,
     "log_line_prefix_template": "[rank${rank}]: ",
 }
 _ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)

@@ -86,6 +86,8 @@ class RunOptions(Struct, kw_only=True):
     """How long workers may go on when others have succeeded; None: as long as they like."""
     report_file: str | None = None
     """Where the report goes as JSON; ``error_file`` is for the first failure alone, in torchelastic's format."""
+    prints_report: bool = True
+    """Print the report of a failure; a program that hosts the agent has it in the ``Outcome``, too."""
     error_handler: str | None = None
     """``module:name`` of the error handler for workers, or the name of an entry point that has it."""
     name: str | None = None
