@@ -47,7 +47,8 @@ def redirect(std: str, to_file: str) -> Iterator[None]:
     >>> import os
     >>> with redirect("stdout", "out.log"):
     ...     _ = os.write(1, b"printed")
-    >>> open("out.log").read()
+    >>> with open("out.log") as file:
+    ...     file.read()
     'printed'
     """
     if std not in _STREAMS:
