@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.elastic.accounts import AgentAccounts
 from phalanx.agent.elastic.meeting import Meeting
-from phalanx.agent.elastic.signals import signals_raise, signals_to_handle
+from phalanx.agent.elastic.signals import RaisingSignals, signals_to_handle
 from phalanx.agent.elastic.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from phalanx.logger import get_logger
 from phalanx.metrics import prof, put_metric
@@ -79,6 +79,7 @@ class SimpleElasticAgent(AgentAccounts, ElasticAgent):
         self._total_execution_time = 0
         self._in_exit_barrier = False
         self._meeting = Meeting(spec)
+        self._signals = RaisingSignals()
         self.stop_signals: tuple[int, ...] | None = None
         """Which signals end ``run`` in the main thread; None: those of ``TORCHELASTIC_SIGNALS_TO_HANDLE``."""
 
@@ -118,7 +119,7 @@ class SimpleElasticAgent(AgentAccounts, ElasticAgent):
         began_at = time.monotonic()
         signals = signals_to_handle() if self.stop_signals is None else self.stop_signals
         # Around the shutdown, too: a second signal makes that faster, and does not end this process in the middle.
-        with signals_raise(signals):
+        with RaisingSignals(signals) as self._signals:
             death_sig = Signals.SIGTERM
             try:
                 result = self._invoke_run(role)

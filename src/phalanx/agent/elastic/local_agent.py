@@ -131,18 +131,19 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._setup_healthcheck()
         self._exit_codes = {}
         assert spec.entrypoint is not None, "the spec sees to it"
-        self._pcontext = start_processes(
-            spec.role,
-            spec.entrypoint,
-            args,
-            envs,
-            self._logs_specs,
-            prefixes or None,
-            self._start_method,
-            spec.numa_options,
-            spec.duplicate_stdout_filters,
-            spec.duplicate_stderr_filters,
-        )
+        with self._signals.held():
+            self._pcontext = start_processes(
+                spec.role,
+                spec.entrypoint,
+                args,
+                envs,
+                self._logs_specs,
+                prefixes or None,
+                self._start_method,
+                spec.numa_options,
+                spec.duplicate_stdout_filters,
+                spec.duplicate_stderr_filters,
+            )
         self._stuck.began()
         return self._pcontext.pids()
 
