@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.system, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.system, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]  # two runs
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 LIMIT_S = 170  # two imports of torch one after the other, on a machine that does other things

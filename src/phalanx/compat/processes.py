@@ -97,8 +97,10 @@ def get_subprocess_handler(
 ) -> SubprocessHandler:
     """Start a command: ``SubprocessHandler`` with these arguments. Source: torchelastic.
 
-    >>> get_subprocess_handler("true", (), {}, "/dev/null", "/dev/null", 0).proc.wait()
+    >>> handler = get_subprocess_handler("true", (), {}, "/dev/null", "/dev/null", 0)
+    >>> handler.proc.wait()
     0
+    >>> handler.close()
     """
     return SubprocessHandler(entrypoint, args, env, stdout, stderr, local_rank_id, numa_options)
 
