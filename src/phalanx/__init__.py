@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from phalanx.agent.restarts.policy import RestartPolicy
     from phalanx.errors import record
     from phalanx.errors.channel import NoAgent, checkpoint_done, exclude_node, progress, should_stop, values
-    from phalanx.launcher.function_job import RemoteError, UnreadableValue
-    from phalanx.launcher.job import Job
-    from phalanx.launcher.launch import launch, start
-    from phalanx.launcher.launch_config import LaunchConfig
-    from phalanx.launcher.launch_failure import JobStopped, WorkerFailed
-    from phalanx.launcher.launch_options import LaunchOptions
-    from phalanx.launcher.launch_result import LaunchResult, NotSent
-    from phalanx.launcher.launching import elastic_launch, launch_agent
+    from phalanx.launcher.elastic.launch_config import LaunchConfig
+    from phalanx.launcher.elastic.launching import elastic_launch, launch_agent
+    from phalanx.launcher.functions.failure import JobStopped, WorkerFailed
+    from phalanx.launcher.functions.function_job import RemoteError, UnreadableValue
+    from phalanx.launcher.functions.job import Job
+    from phalanx.launcher.functions.keywords import LaunchOptions
+    from phalanx.launcher.functions.launch import launch, start
+    from phalanx.launcher.functions.result import LaunchResult, NotSent
 
 __all__ = [
     "Job",
@@ -47,26 +47,26 @@ __all__ = [
 ]
 
 _HOME = {
-    "Job": "launcher.job",
-    "JobStopped": "launcher.launch_failure",
-    "LaunchConfig": "launcher.launch_config",
-    "LaunchOptions": "launcher.launch_options",
-    "LaunchResult": "launcher.launch_result",
+    "Job": "launcher.functions.job",
+    "JobStopped": "launcher.functions.failure",
+    "LaunchConfig": "launcher.elastic.launch_config",
+    "LaunchOptions": "launcher.functions.keywords",
+    "LaunchResult": "launcher.functions.result",
     "NoAgent": "errors.channel",
-    "NotSent": "launcher.launch_result",
-    "RemoteError": "launcher.function_job",
+    "NotSent": "launcher.functions.result",
+    "RemoteError": "launcher.functions.function_job",
     "RestartPolicy": "agent.restarts.policy",
-    "UnreadableValue": "launcher.function_job",
-    "WorkerFailed": "launcher.launch_failure",
+    "UnreadableValue": "launcher.functions.function_job",
+    "WorkerFailed": "launcher.functions.failure",
     "checkpoint_done": "errors.channel",
-    "elastic_launch": "launcher.launching",
+    "elastic_launch": "launcher.elastic.launching",
     "exclude_node": "errors.channel",
-    "launch": "launcher.launch",
-    "launch_agent": "launcher.launching",
+    "launch": "launcher.functions.launch",
+    "launch_agent": "launcher.elastic.launching",
     "progress": "errors.channel",
     "record": "errors",
     "should_stop": "errors.channel",
-    "start": "launcher.launch",
+    "start": "launcher.functions.launch",
     "values": "errors.channel",
 }
 

@@ -60,7 +60,7 @@ class _StructType(type):
     @property
     def __signature__(cls) -> Signature:
         """The fields as parameters, for ``help()`` and whoever asks ``inspect``: the one ``__init__`` names none."""
-        if cls.__init__ is not Struct.__init__:
+        if any("__init__" in vars(base) for base in cls.__mro__[: cls.__mro__.index(Struct)]):
             raise AttributeError("__signature__")
         from inspect import Parameter, Signature
 

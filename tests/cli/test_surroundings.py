@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phalanx.cli.mistakes import UsageError
-from phalanx.launcher.cpus import cpu_slots
+from phalanx.launcher.hardware.cpus import cpu_slots
 
 Values = Callable[..., dict[str, Any]]
 

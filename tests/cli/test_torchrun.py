@@ -14,8 +14,8 @@ from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
-from phalanx.launcher.meeting import meeting_of
 from phalanx.launcher.options import RunOptions
+from phalanx.launcher.rendezvous.meeting import meeting_of
 
 pytestmark = pytest.mark.torch
 

@@ -15,7 +15,7 @@ from phalanx import run as names
 from phalanx.cli.namespace import command_line_of
 from phalanx.cli.torchrun import options_from_args
 from phalanx.cli.words import read_words
-from phalanx.launcher.launch_config import LaunchConfig
+from phalanx.launcher.elastic.launch_config import LaunchConfig
 
 
 def test_the_module_loads_its_names_lazily() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from phalanx.functions.exceptions import packed, unpacked
-from phalanx.launcher.function_job import RemoteError
+from phalanx.launcher.functions.function_job import RemoteError
 
 
 def whole(trace: TracebackType | None) -> TracebackType | None:

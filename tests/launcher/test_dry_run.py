@@ -64,7 +64,11 @@ def test_the_plan_has_the_command_and_the_environment_that_each_worker_then_has(
         }
         assert known.items() <= environ.items()
         assert {"RANK", "WORLD_SIZE", "MASTER_PORT", "FLAVOUR", "TORCHELASTIC_RUN_ID"} <= known.keys()
-        assert environ.keys() - worker["environment"].keys() - os.environ.keys() <= {"LC_CTYPE", "COLUMNS", "LINES"}
+        assert environ.keys() - worker["environment"].keys() - os.environ.keys() <= {
+            "LC_CTYPE",
+            "COLUMNS",
+            "LINES",
+        }
 
 
 def test_what_nodes_agree_on_is_not_known_before_they_have_met(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.launcher.devices import DeviceMask
 from phalanx.launcher.environment import check_env, worker_environment
+from phalanx.launcher.hardware.devices import DeviceMask
 from phalanx.rendezvous.round import Round
 
 

@@ -14,7 +14,7 @@ import pytest
 from phalanx.agent.spec import JobSpec
 from phalanx.cli.run import run_options
 from phalanx.launcher.command import job_of
-from phalanx.launcher.meeting import meeting_of
+from phalanx.launcher.rendezvous.meeting import meeting_of
 from phalanx.launcher.scope import check_scope
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 
@@ -72,7 +72,7 @@ def test_a_function_that_fails_is_called_again_alone(tmp_path: Path, method: str
                 from phalanx.agent.spec import JobSpec
                 from phalanx.cli.run import run_options
                 from phalanx.launcher.command import job_of
-                from phalanx.launcher.meeting import meeting_of
+                from phalanx.launcher.rendezvous.meeting import meeting_of
                 from phalanx.launcher.scope import check_scope
                 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 

@@ -285,7 +285,7 @@ def streams(raw: str) -> Std | dict[int, Std]:
 
 def devices(raw: str) -> tuple[str, ...]:
     """Read devices with commas between them: indices, or ids such as ``GPU-8f3b…``; each once."""
-    from phalanx.launcher.devices import read_devices
+    from phalanx.launcher.hardware.devices import read_devices
 
     return read_devices(raw.split(","))
 

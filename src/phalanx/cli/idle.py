@@ -16,7 +16,7 @@ from phalanx.launcher.plugins import BACKENDS
 
 if TYPE_CHECKING:
     from phalanx.cli.values import Values
-    from phalanx.launcher.endpoints import Endpoint
+    from phalanx.launcher.rendezvous.endpoints import Endpoint
     from phalanx.multiprocessing.std import Std
 
 __all__ = ["RULES", "Company", "idle_options"]
@@ -45,7 +45,7 @@ class Company(NamedTuple):
         endpoint = self.values["rdzv_endpoint"]
         if self.values["rdzv_backend"] != "static" or self.values["standalone"] or not endpoint:
             return None
-        from phalanx.launcher.endpoints import read_endpoint
+        from phalanx.launcher.rendezvous.endpoints import read_endpoint
 
         return read_endpoint(endpoint)  # wrong ones have been refused
 
@@ -205,7 +205,7 @@ _OPTIONS = {option.dest: option for option in OPTIONS}
 
 def _is_about_others(conf: Mapping[str, str]) -> bool:
     """Whether it has a key that is known (the others are told already) and about meeting; but for one, all are."""
-    from phalanx.launcher.conf import SETTINGS
+    from phalanx.launcher.rendezvous.conf import SETTINGS
 
     known = {setting.key for setting in SETTINGS}
     return bool(conf.keys() & known) and "master_port_range" not in conf

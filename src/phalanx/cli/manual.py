@@ -129,7 +129,7 @@ def reference() -> str:
 
 
 def _keys() -> str:
-    from phalanx.launcher.conf import SETTINGS
+    from phalanx.launcher.rendezvous.conf import SETTINGS
 
     rows = [
         f"| `{one.key}` | {one.of} | {one.default} | {one.help}{'' if one.torchrun else _OURS} |"

@@ -29,7 +29,7 @@ def worker_count(values: Values) -> int:
     asked = values["nproc_per_node"]
     if isinstance(asked, int):
         return asked
-    from phalanx.launcher.slots import count_slots
+    from phalanx.launcher.hardware.slots import count_slots
 
     try:
         return count_slots(asked, devices=values["devices"], environ=_known(values))
@@ -45,7 +45,7 @@ def _known(values: Values) -> dict[str, str]:
 def _check_devices(values: Values, nproc: int) -> None:
     if values["devices"] is None and not values["virtual_local_rank"]:
         return
-    from phalanx.launcher.devices import DeviceError, mask_of
+    from phalanx.launcher.hardware.devices import DeviceError, mask_of
 
     try:
         mask_of(

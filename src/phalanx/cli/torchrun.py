@@ -21,7 +21,7 @@ from phalanx.errors import record
 if TYPE_CHECKING:
     from phalanx.cli.sources import Asked
     from phalanx.launcher import RunOptions
-    from phalanx.launcher.launch_config import LaunchConfig
+    from phalanx.launcher.elastic.launch_config import LaunchConfig
 
 __all__ = [
     "config_from_args",
@@ -66,7 +66,7 @@ def determine_local_world_size(nproc_per_node: str) -> int:
     >>> determine_local_world_size("8")
     8
     """
-    from phalanx.launcher.slots import worker_slots
+    from phalanx.launcher.hardware.slots import worker_slots
 
     return worker_slots(nproc_per_node)
 
@@ -100,7 +100,7 @@ def config_from_args(args: Any) -> tuple[LaunchConfig, Callable[..., Any] | str,
     Raises ``ValueError`` for what cannot be used. The command is the program, Python, or ``run_script_path``; each
     ``${local_rank}`` in the arguments will be replaced. ``run`` does more: it captures what ends a script.
     """
-    from phalanx.launcher.launch_config import LaunchConfig
+    from phalanx.launcher.elastic.launch_config import LaunchConfig
     from phalanx.multiprocessing.logs import DefaultLogsSpecs
 
     options = options_from_args(args)
@@ -204,8 +204,8 @@ def run(args: Any) -> None:
 
     if any(getattr(args, dest, False) for dest in LOOKING):
         return _look(args)
-    from phalanx.launcher.foreground import failure_of, wait_in_foreground
-    from phalanx.launcher.library import start
+    from phalanx.launcher.hosting.foreground import failure_of, wait_in_foreground
+    from phalanx.launcher.hosting.library import start
 
     options = options_from_args(args)
     env = {name: text for name, text in os.environ.items() if name not in OURS_ALONE}

@@ -261,7 +261,7 @@ def _master(values: Values) -> tuple[str | None, int | None]:
     is_one_of_many = values["nnodes"][1] > 1  # their meeting reads the endpoint
     if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint or is_one_of_many:
         return address, port
-    from phalanx.launcher.endpoints import read_endpoint
+    from phalanx.launcher.rendezvous.endpoints import read_endpoint
 
     try:
         master = read_endpoint(endpoint)
@@ -315,8 +315,8 @@ _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
 
 def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
     """Find what is wrong with the words about other nodes; a plain job on one machine has none."""
-    from phalanx.launcher.meeting import MeetingError, is_alone, meeting_of
     from phalanx.launcher.options import RunOptions
+    from phalanx.launcher.rendezvous.meeting import MeetingError, is_alone, meeting_of
 
     options = RunOptions(**fields)
     if is_alone(options) and not options.rdzv_conf:
@@ -334,7 +334,7 @@ def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> Non
 
 
 def _check_binding(fields: Mapping[str, Any], origin: str) -> None:
-    from phalanx.launcher.binding import binding_of
+    from phalanx.launcher.hardware.binding import binding_of
     from phalanx.launcher.options import RunOptions
     from phalanx.multiprocessing.affinity import BindingError
 

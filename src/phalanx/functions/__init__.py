@@ -1,6 +1,6 @@
 """Functions as workers: what runs in the worker, and the forms in which call and answer travel.
 
-The program that launches a function (``phalanx.launcher.function_job``) writes an *order* into a file without a name:
+The launching program (``phalanx.launcher.functions.function_job``) writes an *order* into a file without a name:
 function, arguments, and what a worker needs to import the same modules. Each worker calls the function and leaves its
 *answer*, a value or an exception, in another such file. A worker loads this folder under a private package name, as the
 boot file does with ``phalanx.errors``: its interpreter may have another phalanx, or none.

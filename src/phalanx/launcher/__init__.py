@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from phalanx.launcher.command import run_command
-    from phalanx.launcher.launch_config import LaunchConfig
-    from phalanx.launcher.launching import elastic_launch, launch_agent
-    from phalanx.launcher.library import AgentProcess, Outcome, start
+    from phalanx.launcher.elastic.launch_config import LaunchConfig
+    from phalanx.launcher.elastic.launching import elastic_launch, launch_agent
+    from phalanx.launcher.hosting.library import AgentProcess, Outcome, start
     from phalanx.launcher.options import RunOptions
 
 __all__ = [
@@ -26,10 +26,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LaunchConfig": "launch_config",
+    "LaunchConfig": "elastic.launch_config",
     "RunOptions": "options",
-    "elastic_launch": "launching",
-    "launch_agent": "launching",
+    "elastic_launch": "elastic.launching",
+    "launch_agent": "elastic.launching",
     "run_command": "command",
 }
 
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'library')}"), name)
+    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'hosting.library')}"), name)
     globals()[name] = found
     return found

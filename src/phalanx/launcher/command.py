@@ -19,16 +19,16 @@ from phalanx.launcher.environment import (
     leaves_omp_to_us,
     worker_environment,
 )
-from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
+from phalanx.launcher.rendezvous.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.scope import check_scope
 from phalanx.multiprocessing.procfs import own_children
 from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
-    from phalanx.launcher.devices import DeviceMask
+    from phalanx.launcher.hardware.devices import DeviceMask
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.std import Std
 
@@ -62,7 +62,7 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     for notice in (*meeting.notices, *([] if host is not None else _notices(options))):
         print(f"phalanx: {notice}", file=sys.stderr)
     if options.numa_binding is not None:
-        from phalanx.launcher.binding import binding_of
+        from phalanx.launcher.hardware.binding import binding_of
 
         plan = binding_of(options)
         print(f"phalanx: {plan.sentence}", file=sys.stderr)
@@ -96,7 +96,7 @@ def logs_of(options: RunOptions) -> LogsSpecs:
     """Where streams go: the built-in layout, or a plug-in that is not loaded yet. Raises ``ValueError``."""
     asked = (options.log_dir, options.redirects, options.tee, options.local_ranks_filter)
     if options.sent_logs is not None:
-        from phalanx.launcher.sent_objects import sent_logs
+        from phalanx.launcher.hosting.sent_objects import sent_logs
 
         return sent_logs(options.sent_logs)
     if options.logs_specs is not None:
@@ -198,7 +198,7 @@ def _notices(options: RunOptions) -> list[str]:
 def _omp_threads(options: RunOptions) -> int | None:
     if options.omp_threads != 0:
         return options.omp_threads
-    from phalanx.launcher.cpus import threads_per_worker
+    from phalanx.launcher.hardware.cpus import threads_per_worker
 
     return threads_per_worker(options.nproc)
 
@@ -206,7 +206,7 @@ def _omp_threads(options: RunOptions) -> int | None:
 def _devices(options: RunOptions) -> DeviceMask | None:
     if options.devices is None and not options.virtual_local_rank:
         return None
-    from phalanx.launcher.devices import mask_of
+    from phalanx.launcher.hardware.devices import mask_of
 
     return mask_of(
         options.devices,

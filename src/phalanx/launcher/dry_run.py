@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from phalanx.launcher.command import for_debugging, job_of, logs_of
-from phalanx.launcher.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.options import RunOptions
+from phalanx.launcher.rendezvous.meeting import Meeting, is_alone, meeting_of
 from phalanx.records import Struct, changed
 from phalanx.rendezvous.round import Round
 
@@ -114,7 +114,7 @@ def _cpus(options: RunOptions) -> Mapping[int, Iterable[int]]:
     """The CPUs of each worker that is bound to some."""
     if options.numa_binding is None:
         return {}
-    from phalanx.launcher.binding import binding_of
+    from phalanx.launcher.hardware.binding import binding_of
 
     return binding_of(options).cpus
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
-    from phalanx.launcher.devices import DeviceMask
+    from phalanx.launcher.hardware.devices import DeviceMask
 
 __all__ = ["ENABLE_FILE_TIMER", "LOCAL_RANK", "OMP", "check_env", "leaves_omp_to_us", "worker_environment"]
 

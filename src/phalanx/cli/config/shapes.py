@@ -13,7 +13,7 @@ from phalanx.cli import convert
 from phalanx.cli.config.document import Entries, Items, Node, Scalar
 from phalanx.cli.config.expansion import expanded
 from phalanx.cli.options import Option
-from phalanx.launcher import slots
+from phalanx.launcher.hardware import slots
 
 __all__ = ["plain_text", "schema_of", "text_of"]
 

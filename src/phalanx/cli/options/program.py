@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli import convert
 from phalanx.cli.options.option import Option, switch
-from phalanx.launcher import slots
+from phalanx.launcher.hardware import slots
 
 __all__ = ["ENVIRONMENT", "PROGRAM", "ROWS", "SIZE"]
 

@@ -1,0 +1,148 @@
+"""From torchelastic's ``LaunchConfig`` to ``RunOptions``: each field, and what cannot be used. Starts nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.launcher.options import RunOptions
+from phalanx.multiprocessing.logs import DefaultLogsSpecs
+from phalanx.multiprocessing.std import Std
+
+if TYPE_CHECKING:
+    from phalanx.launcher.elastic.launch_config import LaunchConfig
+
+__all__ = ["arguments_of", "check_config", "options_of", "program_of", "stop_signals_of"]
+
+_LOCAL_RANK = "${local_rank}"
+
+
+def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] = ()) -> RunOptions:
+    """The job that a configuration describes, as this node runs it.
+
+    ``logs_specs`` counts if it is the built-in class, and ``rdzv_backend`` by its name alone: objects are the caller's
+    to send. Raises ``ValueError`` and ``TypeError``, with a sentence.
+    """
+    check_config(config)
+    numa_binding, numa_may_fail = _numa(config.numa_options)
+    settings = dict(config.rdzv_configs)
+    rank = settings.pop("rank", None) if config.rdzv_backend == "static" else None
+    return RunOptions(
+        **program_of(entrypoint, args),
+        nproc=config.nproc_per_node,
+        min_nodes=config.min_nodes,
+        max_nodes=config.max_nodes,
+        run_id=config.run_id or None,
+        role=config.role,
+        restarts=RestartPolicy(max_restarts=config.max_restarts),
+        start_method=config.start_method,
+        **_logs(config.logs_specs),
+        duplicate_stdout_filters=tuple(config.duplicate_stdout_filters or ()),
+        duplicate_stderr_filters=tuple(config.duplicate_stderr_filters or ()),
+        log_line_prefix_template=config.log_line_prefix_template,
+        stop_signals=stop_signals_of(config.signals_to_handle),
+        pass_signals=(),
+        grace_s=float(config.shutdown_timeout or 0),
+        master_addr=None,
+        master_port=None,
+        local_addr=config.local_addr,
+        rdzv_backend=config.rdzv_backend,
+        rdzv_endpoint=config.rdzv_endpoint,
+        rdzv_conf=_texts(settings),
+        standalone=False,
+        error_file=None,
+        node_rank=None if rank is None else int(rank),
+        virtual_local_rank=config.virtual_local_rank,
+        numa_binding=numa_binding,
+        numa_may_fail=numa_may_fail,
+        event_log_handler="null",  # events are recorded in the program, with the program's handlers
+    )
+
+
+def check_config(config: LaunchConfig) -> None:
+    """Raise ``ValueError`` for limits that no job can meet."""
+    if config.nproc_per_node < 1:
+        raise ValueError(f"nproc_per_node is {config.nproc_per_node}; a node runs one worker or more")
+    if not 1 <= config.min_nodes <= config.max_nodes:
+        raise ValueError(
+            f"min_nodes is {config.min_nodes} and max_nodes {config.max_nodes}; they are 1 or more, in this order"
+        )
+    if config.max_restarts < 0:
+        raise ValueError(f"max_restarts is {config.max_restarts}; 0 is the smallest")
+    if (config.shutdown_timeout or 0) < 0:
+        raise ValueError(f"shutdown_timeout is {config.shutdown_timeout} s; 0 is the smallest")
+
+
+def stop_signals_of(names: str) -> tuple[int, ...]:
+    """The numbers of ``signals_to_handle``; names that this system has not are left out, as torchelastic does."""
+    found = (getattr(signal.Signals, name.strip().upper(), None) for name in names.split(","))
+    return tuple(dict.fromkeys(int(one) for one in found if one is not None))
+
+
+def arguments_of(args: Sequence[Any]) -> tuple[str, ...]:
+    """A command's arguments by torchelastic's rules: ``string.Template`` texts; the agent knows the ``local_rank``.
+
+    Raises ``TypeError`` for one that is no text.
+    """
+    for one in args:
+        if not isinstance(one, str):
+            raise TypeError(f"the arguments of a command are texts; {one!r} is of type {type(one).__name__}")
+    return tuple(Template(one).safe_substitute(local_rank=_LOCAL_RANK) for one in args)
+
+
+def _logs(specs: Any) -> dict[str, Any]:
+    given = specs if type(specs) is DefaultLogsSpecs else DefaultLogsSpecs()
+    settings = given.settings()
+    ranks = settings["local_ranks_filter"]
+    return {
+        **settings,
+        "redirects": _std(settings["redirects"]),
+        "tee": _std(settings["tee"]),
+        "local_ranks_filter": set(ranks) if ranks else None,
+    }
+
+
+def _std(value: Any) -> Std | dict[int, Std]:
+    if isinstance(value, Mapping):
+        return {int(rank): Std(int(one)) for rank, one in value.items()}
+    return Std(int(value))
+
+
+def program_of(entrypoint: str, args: tuple[str, ...]) -> dict[str, Any]:
+    """A script for Python, as ``config_from_args`` of torchrun has it, is run as one: what ends it is captured."""
+    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")) and args[:1] == ("-u",):
+        is_module = args[1:2] == ("-m",)
+        script, *rest = args[2 if is_module else 1 :] or ("-",)
+        if not script.startswith("-"):
+            return {
+                "entrypoint": script,
+                "args": tuple(rest),
+                "module": is_module,
+                "no_python": False,
+                "python": entrypoint,
+            }
+    return {"entrypoint": entrypoint, "args": args, "module": False, "no_python": True}
+
+
+def _numa(options: Any) -> tuple[str | None, bool]:
+    if options is None:
+        return None, False
+    mode = getattr(options, "affinity_mode", None)
+    kind = getattr(mode, "value", mode)
+    if not isinstance(kind, str):
+        raise TypeError(f"numa_options has an affinity_mode, as torch's NumaOptions; {options!r} has not")
+    return kind, bool(getattr(options, "should_fall_back_if_binding_fails", False))
+
+
+def _texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """``rdzv_configs`` as ``--rdzv-conf`` has them: a number or a truth is a text there, None is not there."""
+    return {
+        str(key): str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in settings.items()
+        if value is not None
+    }

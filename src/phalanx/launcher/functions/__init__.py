@@ -1,0 +1,1 @@
+"""Workers that are Python functions: ``phalanx.launch`` and ``phalanx.start``."""

@@ -1,0 +1,155 @@
+"""A call as an order for workers: how function and arguments are pickled, once for all of them.
+
+With cloudpickle they travel by value: lambdas, closures, what a notebook or ``__main__`` defines. Without it
+they travel as the standard library's spawn has it, by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import IO, Any
+
+from phalanx.functions.culprits import culprit
+from phalanx.functions.orders import terms_of
+from phalanx.functions.pickling import Nowhere, dump
+
+__all__ = ["name_of", "write_order"]
+
+_SOURCES_MAX = 512 * 1024  # characters of sources that are on no disk; they only make tracebacks nicer
+INSTALL = "pip install 'phalanx-launcher[func]'"
+
+
+def write_order(
+    fd: int,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    args_by_local_rank: Mapping[int, tuple[Any, ...]],
+    answers: list[str],
+    exchange: dict[str, Any] | None,
+) -> int:
+    """Write the order into an empty file; returns the offset of its terms, which each worker is told.
+
+    Raises ``TypeError``, with a sentence, for what cannot be sent, ``RuntimeError`` while a worker imports the program.
+    """
+    by_value = _has_cloudpickle()
+    preparation = _preparation(by_value=by_value)
+    if not by_value:
+        _check_name(function, preparation)
+    with open(fd, "wb", closefd=False) as file:
+        call = _write(file, (function, tuple(args), dict(kwargs)), function, by_value=by_value)
+        own = {
+            local_rank: _write(file, tuple(one), function, by_value=by_value)
+            for local_rank, one in args_by_local_rank.items()
+        }
+        offset = file.tell()
+        file.write(
+            terms_of(
+                version=list(sys.version_info[:2]),
+                by_value=by_value,
+                answers=answers,
+                call=call,
+                own_arguments=own,
+                preparation=preparation,
+                sources=_sources(),
+                root=os.path.dirname(
+                    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+                ),
+                exchange=exchange,
+            )
+        )
+    return offset
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What people call the function; of a ``functools.partial`` the function in it."""
+    while not hasattr(function, "__qualname__") and hasattr(function, "func"):
+        function = function.func
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).rpartition("<locals>.")[2]
+
+
+def _write(
+    file: IO[bytes], value: tuple[Any, ...], function: Callable[..., Any], *, by_value: bool
+) -> tuple[int, int]:
+    start = file.tell()
+    try:
+        dump(value, file, by_value=by_value)
+    except Exception as reason:
+        raise TypeError(_refusal(value, function, by_value=by_value)) from reason
+    return start, file.tell() - start
+
+
+def _refusal(value: tuple[Any, ...], function: Callable[..., Any], *, by_value: bool) -> str:
+    """Why the call cannot be sent: the function itself, or which argument and what in it."""
+    named: list[tuple[Any, str]] = []
+    if value and value[0] is function:
+        named = [(function, f"the function {name_of(function)}")]
+        named += [(one, f"argument {number} of {name_of(function)}") for number, one in enumerate(value[1])]
+        named += [(one, f"argument {name!r} of {name_of(function)}") for name, one in value[2].items()]
+    else:
+        named = [(one, f"argument {number} of {name_of(function)}") for number, one in enumerate(value)]
+    what = f"{name_of(function)} and its arguments"
+    for one, name in named:
+        try:
+            dump(one, Nowhere(), by_value=by_value)
+        except Exception as its_reason:  # noqa: BLE001 # the user's classes
+            what = culprit(one, name, its_reason, by_value=by_value)
+            break
+    if by_value:
+        return f"cannot be sent to the workers: {what}; make it in the function instead"
+    return f"cannot be sent to the workers by its name: {what}; cloudpickle sends it by value: {INSTALL}"
+
+
+def _has_cloudpickle() -> bool:
+    try:
+        import cloudpickle  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _preparation(*, by_value: bool) -> dict[str, Any]:
+    """What a worker needs to find the same modules: the standard library's words for it."""
+    if by_value:
+        path = [str(one) or os.getcwd() for one in sys.path]
+        return {"sys_path": path, "sys_argv": [str(one) for one in getattr(sys, "argv", [])]}
+    from multiprocessing import spawn
+
+    try:
+        known: dict[str, Any] = spawn.get_preparation_data("phalanx")
+    except RuntimeError:
+        raise RuntimeError(
+            "workers were asked for while a worker imports this program to find the function; put the call under "
+            f"if __name__ == '__main__': (or install cloudpickle, which needs no import: {INSTALL})"
+        ) from None
+    wanted = ("sys_path", "sys_argv", "orig_dir", "init_main_from_name", "init_main_from_path")
+    return {name: known[name] for name in wanted if known.get(name) is not None}
+
+
+def _check_name(function: Callable[..., Any], preparation: Mapping[str, Any]) -> None:
+    """A worker finds ``__main__`` again only if that is a file or a module."""
+    is_from_main = getattr(function, "__module__", None) in ("__main__", "__mp_main__")
+    if is_from_main and not preparation.keys() & {"init_main_from_name", "init_main_from_path"}:
+        raise TypeError(
+            f"cannot be sent to the workers by its name: the function {name_of(function)} is defined where no "
+            f"worker can import it; cloudpickle sends it by value: {INSTALL}"
+        )
+
+
+def _sources() -> dict[str, str]:
+    """Texts of cells and the like, as tracebacks know them."""
+    linecache = sys.modules.get("linecache")
+    found: dict[str, str] = {}
+    room = _SOURCES_MAX
+    for name, entry in reversed(list(getattr(linecache, "cache", {}).items())):
+        if len(entry) == 4 and entry[1] is None and not os.path.exists(name):
+            text = "".join(entry[2])
+            room -= len(text)
+            if room < 0:
+                break
+            found[name] = text
+    return found

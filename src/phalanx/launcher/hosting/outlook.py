@@ -1,0 +1,185 @@
+"""Happenings on their way from a hosted agent to its host: a pipe that neither of them ever waits for.
+
+The agent writes lines while they fit, keeps a bounded number of those that do not, and drops the oldest of these. What
+is still kept at its end goes to the host with the outcome, so that a host that reads late misses nothing of the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from phalanx.events.job import Happening, HappeningsDropped, JobEnded
+from phalanx.events.lines import from_line, to_line
+from phalanx.events.status import JobStatus
+from phalanx.launcher.hosting.outcome import Outcome
+
+if TYPE_CHECKING:
+    import asyncio
+
+__all__ = ["HappeningsIn", "HappeningsOut"]
+
+# Some 300 bytes each: hours of a quiet job, and what an agent may hold for a host that does not look.
+KEPT_MAX = 1000
+# The host's own memory of what nobody has asked for.
+UNTAKEN_MAX = 10_000
+AT_ONCE = 16384  # bytes: several lines in a system call, a quarter of a pipe
+
+
+class HappeningsOut:
+    """The agent's end. ``put`` is called on the running loop; it never blocks and never raises."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._kept: deque[Happening] = deque()
+        self._dropped = 0
+        self._dropped_at_ns = 0
+        self._begun = b""  # what has left the queue and not yet us
+        self._loop: asyncio.AbstractEventLoop | None = None  # that looks whether there is room again
+
+    def put(self, happening: Happening) -> None:
+        """Send it, or keep it until there is room."""
+        if self._fd < 0:
+            return
+        if len(self._kept) >= KEPT_MAX:
+            self._dropped += 1
+            self._dropped_at_ns = self._kept.popleft().at_ns
+        self._kept.append(happening)
+        if self._loop is None:
+            self._send()
+
+    def left(self) -> str:
+        """What is still kept; the pipe takes nothing more. The loop has ended, or is about to."""
+        self._loop = None
+        data = self._begun + b"".join(self._lines())
+        self._close()
+        return data.decode()
+
+    def _send(self) -> None:
+        while self._begun or self._kept or self._dropped:
+            if not self._begun:
+                self._begun = b"".join(self._lines(AT_ONCE))
+            try:
+                sent = os.write(self._fd, self._begun)
+            except BlockingIOError:
+                if self._loop is None:
+                    import asyncio  # a host has no need of it
+
+                    self._loop = asyncio.get_running_loop()
+                    self._loop.add_writer(self._fd, self._send)
+                return
+            except OSError:  # nobody listens any more
+                self._unwatch()
+                self._close()
+                return
+            self._begun = self._begun[sent:]
+        self._unwatch()
+
+    def _lines(self, at_most: int | None = None) -> list[bytes]:
+        lines: list[bytes] = []
+        if self._dropped:
+            dropped = HappeningsDropped(at_ns=self._dropped_at_ns, count=self._dropped)
+            lines.append(to_line(dropped).encode())
+            self._dropped = 0
+        size = 0
+        while self._kept and (at_most is None or size < at_most):
+            lines.append(to_line(self._kept.popleft()).encode())
+            size += len(lines[-1])
+        return lines
+
+    def _unwatch(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_writer(self._fd)
+            self._loop = None
+
+    def _close(self) -> None:
+        self._kept.clear()
+        self._begun = b""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class HappeningsIn:
+    """The host's end; who uses it holds a lock. ``fd`` is -1 where no happenings are sent."""
+
+    def __init__(self, fd: int) -> None:
+        if fd >= 0:
+            os.set_blocking(fd, False)
+        self.fd = fd
+        self.status = JobStatus()
+        self._half = b""
+        self._untaken: deque[Happening] = deque()
+        self._dropped = 0
+        self._dropped_at_ns = 0
+        self._end: JobEnded | None = None
+
+    def read(self) -> None:
+        """Take in what has come. Never blocks."""
+        while self.fd >= 0:
+            try:
+                data = os.read(self.fd, 65536)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            self._take_in(data)
+
+    def finish(self, left: str, outcome: Outcome) -> None:
+        """The agent is gone: its last words, and the end."""
+        self.read()
+        self.close()
+        self._take_in(left.encode())
+        told = self._end
+        if told is None or told.exit_code != outcome.exit_code:
+            # It could not say so itself, or something happened to it after it had.
+            reason = "" if outcome.verdict is None else outcome.verdict.reason
+            told = JobEnded(
+                at_ns=time.time_ns(),
+                ending=outcome.ending.value,
+                exit_code=outcome.exit_code,
+                reason=reason or _last_line(outcome.report),
+            )
+        self._add(told)
+
+    def take(self) -> list[Happening]:
+        """Those that were not taken yet, in order."""
+        taken = list(self._untaken)
+        self._untaken.clear()
+        if self._dropped:
+            taken.insert(0, HappeningsDropped(at_ns=self._dropped_at_ns, count=self._dropped))
+            self._dropped = 0
+        return taken
+
+    def close(self) -> None:
+        """Hear nothing more; idempotent."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def _take_in(self, data: bytes) -> None:
+        *lines, self._half = (self._half + data).split(b"\n")
+        for line in lines:
+            happening = from_line(line)
+            if isinstance(happening, JobEnded):
+                self._end = happening  # told when the agent is gone: the last, and one with the outcome
+            elif happening is not None:
+                self._add(happening)
+
+    def _add(self, happening: Happening) -> None:
+        if len(self._untaken) >= UNTAKEN_MAX:
+            self._dropped += 1
+            self._dropped_at_ns = self._untaken.popleft().at_ns
+        self._untaken.append(happening)
+        self.status = self.status.after(happening)
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].removeprefix("phalanx: ") if lines else ""

@@ -1,0 +1,1 @@
+"""Where and how the nodes of a job meet, from what the user asked for."""
