@@ -23,6 +23,7 @@ DENIED = (
     "numpy",
     "opentelemetry",
     "phalanx.agent.elastic",
+    "phalanx.agent.processes.terminal",
     "phalanx.cli.argparse_actions",
     "phalanx.cli.completion",
     "phalanx.cli.config",

@@ -204,6 +204,71 @@ def test_ctrl_backslash_ends_a_job_that_waits_at_a_breakpoint(
     assert job.wait() == 131
 
 
+MODES_OF_LINES = termios.ECHO | termios.ICANON
+
+
+def local_modes(person: Person) -> int:
+    return int(termios.tcgetattr(person.screen)[3])
+
+
+@pytest.mark.parametrize("ending", ["stopped", "killed", "failed elsewhere"])
+def test_the_terminal_is_as_it_was_when_a_worker_has_died_at_the_prompt_of_its_debugger(
+    launch: Launch, script: Script, person: Person, ending: str
+) -> None:
+    train = script(
+        """
+        import os
+        from pathlib import Path
+        from telling import stay, tell
+
+        tell("ready")
+        if os.environ["RANK"] == "1":
+            import readline  # that sets the modes is what this is about
+            breakpoint()
+        while not Path("fail").exists():
+            import time; time.sleep(0.05)
+        raise SystemExit(9)
+        """
+    )
+    before = termios.tcgetattr(person.screen)
+    screen = os.dup(person.screen)
+    try:
+        job = at_terminal(launch, person, "--nproc-per-node", 2, "--debug-rank", 1, train)
+        person.read_until(rb"\(Pdb\) ")
+        worker = {one.rank: one.pid for one in job.told("ready", 2)}[1]
+        deadline = time.monotonic() + LIMIT_S
+        while local_modes(person) & MODES_OF_LINES:
+            assert time.monotonic() < deadline, "readline sets no modes here"
+            time.sleep(0.02)
+
+        if ending == "stopped":
+            person.type(b"\x1c")
+        elif ending == "killed":
+            os.kill(worker, signal.SIGKILL)
+        else:
+            Path(job.folder, "fail").touch()
+
+        assert job.wait() == {"stopped": 131, "killed": 137, "failed elsewhere": 9}[ending]
+        assert termios.tcgetattr(screen) == before
+    finally:
+        os.close(screen)
+
+
+def test_a_breakpoint_that_has_nobody_to_read_from_is_told_of_the_flag(
+    launch: Launch, script: Script
+) -> None:
+    job = launch("--nproc-per-node", 2, script(DEBUGGED))
+    assert job.wait() == 1
+    advice = b"a debugger had nothing to read; with --debug-rank 1 it has the launcher's terminal"
+    assert job.stderr.count(advice) == 1, job.stderr
+
+    job = launch("--nproc-per-node", 2, "--debug-rank", 1, script(DEBUGGED))
+    assert job.wait() == 1
+    assert b"phalanx: --debug-rank 1: standard input is no terminal here, so nobody can type" in job.stderr
+    assert b"has this terminal" not in job.stderr
+    assert b"a debugger had nothing to read: the launcher's standard input is no terminal" in job.stderr
+
+
 def test_ctrl_c_stops_the_job_when_the_debugged_rank_has_ended(
     launch: Launch, script: Script, person: Person
 ) -> None:
@@ -269,7 +334,13 @@ def test_a_rank_of_another_node_has_that_ones_terminal_and_a_rank_that_is_not_th
 ) -> None:
     train = script("from telling import tell; tell('ran')")
     for rank, lines in (
-        (1, [b"--debug-rank 1: it runs on another node", b"rank 1 has this terminal"]),
+        (
+            1,
+            [
+                b"--debug-rank 1: it runs on another node",
+                b"--debug-rank 1: standard input is no terminal here",
+            ],
+        ),
         (7, [b"--debug-rank 7: there is no such rank, this round has ranks 0 to 1"] * 2),
     ):
         port = two_free_ports()

@@ -75,17 +75,29 @@ def not_passed(signal: int, local_ranks: Collection[int]) -> str:
     return f"{Signals(signal).name} was not passed to {whom}, which {have} no handler for it"
 
 
-def debugging(rank: int, world_size: int, *, is_here: bool) -> str:
+def debugging(rank: int, world_size: int, *, is_here: bool, has_terminal: bool = True) -> str:
     """Who has the terminal in this round, by ``debug_rank``."""
     if rank >= world_size:
         last = "rank 0 alone" if world_size == 1 else f"ranks 0 to {world_size - 1}"
         return f"--debug-rank {rank}: there is no such rank, this round has {last}; nobody has the terminal"
     if not is_here:
         return f"--debug-rank {rank}: it runs on another node, and has that one's terminal"
+    if not has_terminal:
+        return (
+            f"--debug-rank {rank}: standard input is no terminal here, so nobody can type at a breakpoint of rank "
+            f"{rank}; start this in a terminal (srun --pty, docker run -it, ssh -t)"
+        )
     return (
         f"rank {rank} has this terminal, and Ctrl-C reaches it alone; Ctrl-\\ stops the job. "
         "No time limit on slow workers holds meanwhile"
     )
+
+
+def debugger_without_input(rank: int, *, is_debug_rank: bool) -> str:
+    """A debugger has ended because there was nobody to read from (``bdb.BdbQuit``)."""
+    if is_debug_rank:
+        return "a debugger had nothing to read: the launcher's standard input is no terminal"
+    return f"a debugger had nothing to read; with --debug-rank {rank} it has the launcher's terminal"
 
 
 def _asked_whom(group: GroupMachine, event: StopAsked) -> str:

@@ -100,6 +100,8 @@ class JobSpec(Struct, kw_only=True):
     """Whose agent this is; None: its own, as a command is."""
     debug_rank: int | None = None
     """The rank that has the launcher's terminal, and gets its Ctrl-C."""
+    restore_terminal: Callable[[], None] | None = None
+    """Called when that rank's worker has ended: what it made of the terminal is undone."""
     observe: Callable[[Happening], object] | None = None
     """Called on the agent's loop with each ``phalanx.events.job.Happening``; must not block. If it raises, it is not
     called again, and the job goes on."""

@@ -79,9 +79,18 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 
         onlookers = onlookers_of(options)
         spec = changed(spec, observe=together(spec.observe, onlookers.observe))
+    terminal = None
+    if options.debug_rank is not None:
+        from phalanx.agent.processes.terminal import Terminal
+
+        terminal = Terminal.kept()
+        if terminal is not None:
+            spec = changed(spec, restore_terminal=terminal.restore)
     try:
         code = run_job(spec)
     finally:
+        if terminal is not None:
+            terminal.restore()
         logs.discard_if_empty()
         if watchdog is not None:
             watchdog.finish()

@@ -19,7 +19,7 @@ from phalanx.agent.evidence.postmortem import Postmortem
 from phalanx.agent.group import Exit
 from phalanx.agent.processes.workers import Workers
 from phalanx.agent.restarts.causes import what_cannot_heal
-from phalanx.agent.sentences import one_line
+from phalanx.agent.sentences import debugger_without_input, one_line
 from phalanx.agent.verdict.stored import EXTRA_MAX, STDERR_MAX
 from phalanx.agent.verdict.verdict import EX_USAGE, Failure, exit_status
 from phalanx.errors import ProcessFailure
@@ -130,12 +130,19 @@ class Evidence:
             stopped_at=end.stopped_at,
             own_exit_code=_own_exit_code(process, told),
             summary=_summary(end, process, told, death.certain),
-            explanation="\n".join(death.sentences),
+            explanation="\n".join((*death.sentences, *_on_debuggers(known["rank"], end, process, workers))),
             cannot_heal=_what_cannot_heal(end, process, told),
             crash=process.crash_trace(),
             stderr=process.stderr_tail[-STDERR_MAX:],
             master_port_taken=known["rank"] == 0 and _is_taken_port(process, settled.master_port),
         )
+
+
+def _on_debuggers(rank: int, end: Exit, process: ProcessFailure, workers: Workers) -> tuple[str, ...]:
+    """Advice for who has a breakpoint in a worker that reads nothing; ``q`` at a prompt ends in the same exception."""
+    if process.record.exception_type.rpartition(".")[2] != "BdbQuit" or workers.has_terminal(end.local_rank):
+        return ()
+    return (debugger_without_input(rank, is_debug_rank=workers.terminal_rank == end.local_rank),)
 
 
 def _has_no_other_fault(end: Exit, signed_at: float | None) -> bool:

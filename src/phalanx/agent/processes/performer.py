@@ -7,6 +7,7 @@ has ended, another when some process of the job has.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
@@ -150,7 +151,9 @@ class Processes:
     def _say_who_has_the_terminal(self, settled: Round) -> None:
         assert self._spec.debug_rank is not None, "it was asked for"
         is_here = terminal_rank(self._spec, settled) is not None
-        told = debugging(self._spec.debug_rank, settled.world_size, is_here=is_here)
+        told = debugging(
+            self._spec.debug_rank, settled.world_size, is_here=is_here, has_terminal=os.isatty(0)
+        )
         if told != self._told_of_terminal:
             self._told_of_terminal = told
             self._console.say(told)
@@ -171,6 +174,8 @@ class Processes:
         if self.workers is None:
             return
         if codes := self.workers.reap():
+            if self._spec.restore_terminal is not None and self.workers.terminal_rank in codes:
+                self._spec.restore_terminal()
             self._driver.post(WorkersExited(codes))
         elif (fd := self.workers.fileno()) in self._watched:
             # Ended, and not to be reaped yet: a debugger holds it. Look again soon instead of all the time.

@@ -67,6 +67,10 @@ class Workers:
         self._keeper.watch(pid, self._context.sentinels()[local_rank])
         return pid
 
+    def has_terminal(self, local_rank: int) -> bool:
+        """Whether somebody can type for this worker."""
+        return local_rank == self._context.stdin_rank and os.isatty(0)
+
     @property
     def pids(self) -> dict[int, int]:
         """Local rank → process id."""
