@@ -409,6 +409,30 @@ def test_an_exception_of_a_thread_is_told_with_its_name(launch: Launch, script: 
     assert "train.py:4 in thread loader (exit code 4)" in job.stderr.decode().splitlines()[-1]
 
 
+@pytest.mark.parametrize("decorated", ["phalanx", "torch.distributed.elastic.multiprocessing.errors"])
+def test_the_traceback_of_a_function_with_the_decorator_is_shown_live_and_in_the_report(
+    launch: Launch, script: Script, decorated: str
+) -> None:
+    train = script(
+        f"""
+        from {decorated} import record
+
+        @record
+        def main():
+            raise ValueError("bad batch 17")
+
+        main()
+        """
+    )
+    job = launch("--standalone", train, env={"PHALANX_COMPAT": "1"})
+
+    assert job.wait() == 1
+    assert job.stderr.count(b"\nValueError: bad batch 17\n") == 1, "as the interpreter writes it"
+    assert job.stderr.count(b"\n  ValueError: bad batch 17\n") == 1, "in the report"
+    assert b"standard error:" not in job.stderr
+    assert b"_record.py" not in job.stderr
+
+
 def test_on_a_terminal_of_80_columns_no_line_of_ours_is_wider(launch: Launch, script: Script) -> None:
     train = script(
         """

@@ -327,6 +327,15 @@ def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
     ours = (here, os.path.join(os.path.dirname(here), "functions"))
     while trace is not None and os.path.dirname(trace.tb_frame.f_code.co_filename) in ours:
         trace = trace.tb_next
+    decorator = os.path.join(here, "_record.py")
+    frame = trace
+    while frame is not None:  # @record's frame stands between a function and its caller
+        below = frame.tb_next
+        while below is not None and below.tb_next and below.tb_frame.f_code.co_filename == decorator:
+            below = below.tb_next
+        if below is not frame.tb_next:
+            frame.tb_next = below
+        frame = below
     return trace
 
 

@@ -334,6 +334,30 @@ def test_a_traceback_that_torch_wrote_with_its_rank_is_not_shown_again() -> None
     assert "  warming up\n" in text
 
 
+def test_a_traceback_with_the_frames_of_the_callers_is_not_shown_again() -> None:
+    """``@record`` notes an exception where it is called, and the interpreter writes it from the first frame on."""
+    cause = 'Traceback (most recent call last):\n  File "t.py", line 1, in f\nKeyError: 1\n\nThe above …:\n\n'
+    callers = (
+        '  File "t.py", line 9, in <module>\n    main()\n  File "r.py", line 3, in call\n    f()\n    ^^^\n'
+    )
+    head, frames = "Traceback (most recent call last):\n", '  File "t.py", line 2, in main\n    raise E\n'
+    noted = f"{cause}{head}{frames}ValueError: x\n"
+    written = f"{cause}{head}{callers}{frames}ValueError: x\n"
+    by_torch = "".join(f"[rank0]: {line}\n" if line else "\n" for line in written.splitlines())
+    for stderr in (written, by_torch):
+        assert "standard error" not in report(judge([raised(0, traceback=noted, stderr=stderr)], reason=""))
+        around = report(judge([raised(0, traceback=noted, stderr=f"before\n{stderr}after\n")], reason=""))
+        assert "standard error:\n  before\n  after\nphalanx:" in around
+
+
+def test_another_exception_on_standard_error_is_shown() -> None:
+    noted = 'Traceback (most recent call last):\n  File "t.py", line 2, in main\nValueError: x\n'
+    other = noted.replace("ValueError: x", "ValueError: y")
+    text = report(judge([raised(0, traceback=noted, stderr=other)], reason=""))
+    assert "standard error:\n  Traceback" in text
+    assert "  ValueError: y\n" in text
+
+
 def left(message: str, stderr: str) -> str:
     one = raised(0, exception="SystemExit", message=f"SystemExit: {message}", stderr=stderr)
     return report(judge([one], reason="")).rpartition("===\n")[2]

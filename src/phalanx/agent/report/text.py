@@ -146,8 +146,7 @@ def _tell_stderr(lines: _Lines, cause: Failure) -> None:
     """The last lines of its standard error, without what the block shows: the traceback, the text of a sys.exit."""
     text = shown(cause.stderr).rstrip()
     if traceback := shown(cause.traceback).strip():
-        for shape in (traceback, _as_torch_writes(traceback, cause.rank)):
-            text = text.replace(shape, "").strip("\n")
+        text = _without_traceback(text, traceback, cause.rank).strip("\n")
         if cause.exception == "SystemExit":
             text = _without_last_words(text, shown(cause.message).removeprefix("SystemExit: ").rstrip())
         text = "\n".join(text.split("\n")[-TAIL_LINES_BESIDE_TRACEBACK:])
@@ -156,9 +155,34 @@ def _tell_stderr(lines: _Lines, cause: Failure) -> None:
         lines.add_plain("\n".join(f"  {line}" for line in text.split("\n")))
 
 
-def _as_torch_writes(traceback: str, rank: int) -> str:
-    """As its ``sys.excepthook`` does, which init_process_group() sets."""
-    return "\n".join(f"[rank{rank}]: {line}" if line else "" for line in traceback.split("\n"))
+def _without_traceback(text: str, traceback: str, rank: int) -> str:
+    """The text without what the interpreter wrote of the same exception.
+
+    It may have more frames than the traceback: ``@record`` notes it below the frames of its callers. torch's
+    ``sys.excepthook``, which init_process_group() sets, writes the rank in front of each line.
+    """
+    wanted = traceback.split("\n")
+    lines = text.split("\n")
+    bare = [line.removeprefix(f"[rank{rank}]: ") for line in lines]
+    at = 0
+    while at < len(lines):
+        length = _length_of(wanted, bare, at) if bare[at] == wanted[0] else 0
+        del lines[at : at + length], bare[at : at + length]
+        at += not length
+    return "\n".join(lines)
+
+
+def _length_of(wanted: list[str], lines: list[str], start: int) -> int:
+    """How many lines from this one on are the wanted ones, with more frames between them or not; 0: they are not."""
+    found = 0
+    for at in range(start, len(lines)):
+        if lines[at] == wanted[found]:
+            found += 1
+            if found == len(wanted):
+                return at + 1 - start
+        elif not lines[at].startswith("  "):
+            return 0
+    return 0
 
 
 def _without_last_words(text: str, words: str) -> str:
