@@ -222,7 +222,7 @@ def test_a_stop_and_a_passed_signal_are_told(house: House) -> None:
 
 # The page
 
-PAGE = (Path(__file__).parents[2] / "docs/events.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/events.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 

@@ -481,7 +481,7 @@ def host(house: House, source: str, *, wrapper: tuple[str, ...] = (), **streams:
     program = house.folder / "host.py"
     head = f"""
 import os, signal, subprocess, sys, time
-sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from phalanx.cli.run import run_options
 from phalanx.launcher import start
 from telling import tell
@@ -799,7 +799,7 @@ def wait_until_it_has_children(pid: int, *, at_most: int) -> None:
 
 # The page
 
-PAGE = (Path(__file__).parents[2] / "docs/library.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/library.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
 
 
@@ -882,7 +882,7 @@ def raw_agent(house: House, order: bytes) -> tuple[subprocess.Popen[bytes], sock
     handover = NamelessFile("test")
     handover.write(order)
     ours, theirs = socket.socketpair()
-    root = str(Path(library.__file__).parents[2])
+    root = str(Path(library.__file__).parents[3])
     given = (handover.fd, theirs.fileno())
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", library._PROGRAM, root, *map(str, given), "-1", "-1", "test"],
