@@ -10,6 +10,7 @@ from __future__ import annotations
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
+    from phalanx import compat as compat
     from phalanx.agent.restarts.policy import RestartPolicy
     from phalanx.errors import record
     from phalanx.errors.channel import NoAgent, checkpoint_done, exclude_node, progress, should_stop, values
@@ -71,16 +72,21 @@ _HOME = {
 }
 
 
+_MODULES = ("compat",)  # what is called by the module's name: phalanx.compat.install()
+
+
 def __getattr__(name: str) -> object:
     home = _HOME.get(name)
-    if home is None:
+    if home is None and name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if home is None:
+        return import_module(f"{__name__}.{name}")
     found: object = getattr(import_module(f"{__name__}.{home}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_MODULES})

@@ -35,7 +35,7 @@ def test_the_words_say_how_a_script_is_told_its_local_rank(
     line = legacy.command_line(words)
     assert (line.script, list(line.arguments)) == ("train.py", arguments)
     assert not line.given.keys() & {"use_env", "local_rank_spelling"}
-    assert capsys.readouterr().err.count("phalanx: warning: python -m phalanx.launch is deprecated") == 1
+    assert capsys.readouterr().err.count("phalanx: warning: torch.distributed.launch is deprecated") == 1
     # The Python names make the same of it.
     words = [script if word == "train.py" else word for word in words]
     assert list(options_from_args(legacy.parse_args(words)).args) == arguments

@@ -31,7 +31,7 @@ SPELLING = Option(
 )
 NEEDS_USE_ENV = "--no-python needs --use-env: only a Python script is told its local rank by an argument"
 DEPRECATED = (
-    "python -m phalanx.launch is deprecated, as torch.distributed.launch is; write phalanx run, and let the script "
+    "torch.distributed.launch is deprecated, by the name of phalanx.launch too; write phalanx run, and let the script "
     "read LOCAL_RANK from its environment instead of --local-rank"
 )
 
@@ -106,13 +106,21 @@ def launch(args: Any) -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Parse a command line, by default this process's, and ``launch`` it. Warns with ``FutureWarning``.
 
+    Without ``args``, at the top level of the file that was started, it is ``python -m phalanx.launch``, which ends the
+    program with its exit code if the job fails.
+
     >>> import warnings
     >>> with warnings.catch_warnings(record=True) as warned:
     ...     main(["--use-env", "--no-python", "true"])
     >>> warned[0].category.__name__
     'FutureWarning'
     """
+    import sys
     import warnings
 
+    from phalanx.cli import console_script
+
+    if args is None and console_script.is_command(sys._getframe(1)):
+        return console_script.be_command("torch.distributed.launch")
     warnings.warn(DEPRECATED, FutureWarning, stacklevel=2)
-    launch(parse_args(args))
+    return launch(parse_args(args))

@@ -2,8 +2,8 @@
 
 Names, signatures and meaning are those of torch 2.13; ``phalanx.run`` is where they are imported from. Two things are
 meant to differ. A job runs in an agent of its own, beside the calling program, which stays as it is; and what cannot
-be used is a ``ValueError`` with one sentence before anything starts. The command line, ``python -m phalanx.run``, does
-not come through here.
+be used is a ``ValueError`` with one sentence before anything starts. ``main()`` in the file of a command, such as the
+script ``torchrun``, is the command itself; ``python -m phalanx.run`` does not come through here.
 """
 
 from __future__ import annotations
@@ -226,12 +226,23 @@ def _look(args: Any) -> None:
         raise ValueError(str(mistake)) from None
 
 
-@record
 def main(args: Sequence[str] | None = None) -> None:
     """Parse a command line, by default this process's, and ``run`` it. A mistake ends the program with exit code 2.
 
+    Without ``args``, at the top level of the file that was started, it is ``phalanx run``: a job that fails ends the
+    program with the exit code of that command, and raises no exception but ``SystemExit``.
+
     >>> main(["--no-python", "true"])
     """
+    from phalanx.cli import console_script
+
+    if args is None and console_script.is_command(sys._getframe(1)):
+        return console_script.be_command("run")
+    return _main(args)
+
+
+@record
+def _main(args: Sequence[str] | None) -> None:
     parsed = parse_args(args)
     try:
         run(parsed)

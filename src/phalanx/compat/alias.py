@@ -100,11 +100,11 @@ class AliasLoader:
             module, _, attribute = home.partition(":")
             lines.append(f"from {module} import {attribute} as {name}")
         if fullname in names.MAINS:  # and then nothing is loaded but the launcher
-            module, _, attribute = names.MAINS[fullname].partition(":")
             main = [
                 'if __name__ == "__main__":',
-                f"    from {module} import {attribute}",
-                f"    {attribute}()",
+                "    import sys",
+                "    from phalanx.cli import command",
+                f"    command([{names.MAINS[fullname]!r}, *sys.argv[1:]])",
             ]
             lines = [*main, "else:", *(f"    {line}" for line in lines)]
         return "\n".join([f'"""Phalanx\'s names for programs that import ``{fullname}``."""', *lines, ""])

@@ -241,10 +241,10 @@ NOT_OFFERED = {
     f"{_PREFIX}elastic.rendezvous.etcd_rendezvous.EtcdRendezvousHandler": _NO_V2,
 }
 
-# ``python -m`` of these modules is a launcher: the function that it runs.
+# ``python -m`` of these modules is a launcher: the first word of the command that it is.
 MAINS = {
-    f"{_PREFIX}run": "phalanx.run:main",
-    f"{_PREFIX}launch": "phalanx.cli.legacy:main",
+    f"{_PREFIX}run": "run",
+    f"{_PREFIX}launch": "torch.distributed.launch",
 }
 
 # Where our code looks up, at the moment of the call, what others are used to replace in torch's modules.
