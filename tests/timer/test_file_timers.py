@@ -265,6 +265,26 @@ def test_a_file_of_somebody_else_is_left_alone(fifo: str) -> None:
     assert Path(fifo).read_text() == "precious"
 
 
+def test_a_file_that_has_taken_the_fifos_place_is_left_alone(fifo: str) -> None:
+    server = FileTimerServer(fifo, "job")
+    server.start()
+    os.unlink(fifo)
+    Path(fifo).write_text("precious")
+    server.stop()
+    assert Path(fifo).read_text() == "precious"
+
+
+def test_who_is_no_worker_is_not_ended_whatever_a_request_says(fifo: str) -> None:
+    server = FileTimerServer(fifo, "job", is_worker=lambda _pid: False)
+    with subprocess.Popen(["sleep", "1000"]) as stranger:
+        server.register_timers([FileTimerRequest(stranger.pid, "s", 1.0, signal.SIGKILL)])
+        server.run_once()
+        assert stranger.poll() is None
+        assert not server.get_expired_timers(time.time())
+        stranger.kill()
+    server.stop()
+
+
 def test_the_agents_server_is_found_without_a_word(fifo: str, server: FileTimerServer) -> None:
     program = "import time\nfrom phalanx import timer\nwith timer.expires(after=0.2): time.sleep(100)"
     done = subprocess.run(

@@ -21,7 +21,7 @@ def line(**changed: object) -> bytes:
 @given(
     pid=st.integers(2, 1 << 22),
     scope=st.text(max_size=50),
-    at=st.floats(allow_nan=False, allow_infinity=False),
+    at=st.floats(-1e12, 1e12),
     number=st.integers(-1, 64),
 )
 def test_a_request_comes_back_from_its_line(pid: int, scope: str, at: float, number: int) -> None:
@@ -49,6 +49,8 @@ def test_a_request_comes_back_from_its_line(pid: int, scope: str, at: float, num
             b'{"version": 1, "pid": 7, "scope_id": "f", "expiration_time": NaN, "signal": 9}',
             "expiration_time",
         ),
+        (line(expiration_time=10**400), "expiration_time"),
+        (line(expiration_time=-(10**400)), "expiration_time"),
         (line(signal=99), "signal 99"),
         (line(signal=None), "signal None"),
     ],

@@ -32,7 +32,10 @@ class Watchdog:
 
     def __init__(self, path: str, *, run_id: str) -> None:
         self._path = path
-        self._server = FileTimerServer(path, run_id, WAKE_S, log_event=self._remember)
+        self._mark = b""
+        self._server = FileTimerServer(
+            path, run_id, WAKE_S, log_event=self._remember, is_worker=self._is_of_the_job
+        )
         self._ended: dict[int, str] = {}  # written by the server's thread: pid → where it was too slow
 
     @classmethod
@@ -43,6 +46,7 @@ class Watchdog:
 
     def beside(self, spec: JobSpec) -> JobSpec:
         """The same job with this server: it starts when the keeper has been forked, which a thread would harm."""
+        self._mark = spec.job_token.encode()
         return changed(
             spec,
             prepare=partial(self._start, spec.prepare),
@@ -68,6 +72,15 @@ class Watchdog:
             ) from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _is_of_the_job(self, pid: int) -> bool:
+        """A request may name anybody: the keeper, or a stranger who has got the number of a worker that has ended."""
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as environ:
+                variables = environ.read().split(b"\0")
+        except OSError:
+            return False
+        return any(one.startswith(b"PHALANX_JOB=") and self._mark in one for one in variables)
 
     def _remember(self, event: str, request: FileTimerRequest | None) -> None:
         """Told before the signal is sent: whoever sees the worker's end finds the reason."""

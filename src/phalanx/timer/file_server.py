@@ -33,8 +33,9 @@ class FileTimerServer:
     ``file_path``: the FIFO, which the server makes (mode 0600) and removes; a FIFO that is left there is replaced, any
     other file is refused with ``FileExistsError``. ``run_id``: of the job, for what is logged. ``max_interval``: after
     how many seconds the server wakes at the latest. ``daemon``: whether a program may end while the thread runs.
-    ``log_event(name, request)`` is called for what the server does; its errors are logged. Clients of torchelastic 2.13
-    can use it. A line that is no request is dropped, and nothing it says can harm this process or pid 1.
+    ``log_event(name, request)`` is called for what the server does; its errors are logged. ``is_worker(pid)``: whether
+    it may be ended; it is asked when its time is over. Clients of torchelastic 2.13 can use the server. A line
+    that is no request is dropped, and nothing it says can harm this process or pid 1.
 
     >>> import tempfile
     >>> server = FileTimerServer(os.path.join(tempfile.mkdtemp(), "watchdog"), run_id="job")
@@ -49,12 +50,15 @@ class FileTimerServer:
         max_interval: float = 10,
         daemon: bool = True,
         log_event: LogEvent | None = None,
+        *,
+        is_worker: Callable[[int], bool] = lambda _pid: True,
     ) -> None:
         self._file_path = file_path
         self._run_id = run_id
         self._max_interval = max_interval
         self._daemon = daemon
         self._log_event = log_event
+        self._is_worker = is_worker
         self._book: TimerBook[FileTimerRequest] = TimerBook()
         self._last_progress_time = int(time.time())
         self._rest = b""  # of a line that is not complete yet
@@ -187,6 +191,9 @@ class FileTimerServer:
             self._run_id, {pid: [one.to_json() for one in timers] for pid, timers in expired.items()}
         )
         for pid, timers in expired.items():
+            if not self._is_worker(pid):
+                self._complain(f"process {pid} is no worker")
+                continue
             # One that says no signal ends nobody; another one of the same worker may.
             first = next((one for one in timers if one.signal > 0), timers[0])
             self._tell("timer expired", first)
@@ -237,10 +244,12 @@ class FileTimerServer:
     def _close(self) -> None:
         if self._fd < 0:
             return
+        with contextlib.suppress(OSError):
+            # Somebody may have put another file there, which is not ours to remove.
+            if os.path.samestat(os.fstat(self._fd), os.lstat(self._file_path)):
+                os.unlink(self._file_path)
         os.close(self._fd)
         self._fd = -1
-        with contextlib.suppress(OSError):
-            os.unlink(self._file_path)
 
     def __repr__(self) -> str:
         return f"<FileTimerServer of job {self._run_id} at {json.dumps(self._file_path)}>"

@@ -7,7 +7,6 @@ Pure. The line is torchelastic's, one JSON object of at most ``PIPE_BUF`` bytes,
 from __future__ import annotations
 
 import json
-import math
 from typing import Any
 
 __all__ = ["LINE_BYTES_MAX", "FileTimerRequest", "TimerRequest", "read_line"]
@@ -16,6 +15,7 @@ VERSION = 1
 LINE_BYTES_MAX = 4096  # PIPE_BUF of Linux: what is longer could be torn by another writer's line
 PID_MAX = 1 << 22  # PID_MAX_LIMIT of Linux
 SIGNAL_MAX = 64
+TIME_MAX = 1e12  # the year 33658; an integer may be larger than any float
 
 
 class TimerRequest:
@@ -110,8 +110,8 @@ def read_line(line: bytes) -> FileTimerRequest:
         raise ValueError(f"pid {pid!r} is no worker's")
     if not isinstance(scope, str):
         raise ValueError(f"scope_id {scope!r} is no text")  # noqa: TRY004 # as above
-    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
-        raise ValueError(f"expiration_time {at!r} is no time")
+    if isinstance(at, bool) or not isinstance(at, int | float) or not abs(at) <= TIME_MAX:
+        raise ValueError("expiration_time is no time")
     if type(number) is not int or number > SIGNAL_MAX:
         raise ValueError(f"signal {number!r} is no signal")
     return FileTimerRequest(pid, scope, float(at), number)
