@@ -100,6 +100,8 @@ def _not_begun(spec: JobSpec, reason: str, exit_code: int) -> int:
     ended = Ended(verdict.exit_code, words, True, (), verdict)
     if spec.host is not None:
         spec.host.told(ended)
+    if not spec.prints_report:
+        ended = changed(ended, last_words="")
     _say_last(Console(), ended, hurry=None if spec.host is None else spec.host.fileno())
     return ended.exit_code
 

@@ -32,7 +32,9 @@ class env(argparse.Action):  # noqa: N801 - torch's name, which programs import
 
     def __init__(self, dest: str, default: Any = None, required: bool = False, **kwargs: Any) -> None:
         variable = _variable(dest)
-        if text := os.environ.get(variable):
+        text = os.environ.get(variable)
+        self.is_from_variable = bool(text)
+        if text:
             default = text
             kwargs["type"] = _naming(variable, text, kwargs.get("type"), kwargs.get("choices"))
         super().__init__(dest=dest, default=default, required=required and not default, **kwargs)
@@ -62,7 +64,9 @@ class check_env(argparse.Action):  # noqa: N801 - torch's name, which programs i
 
     def __init__(self, dest: str, default: bool | str = False, **kwargs: Any) -> None:
         variable = _variable(dest)
-        if text := os.environ.get(variable):
+        text = os.environ.get(variable)
+        self.is_from_variable = bool(text)
+        if text:
             try:
                 default = convert.switch(text)
             except ValueError:

@@ -1,8 +1,8 @@
 """A Namespace of torchrun's parser becomes the words that it stands for, and so goes the way of any command line.
 
 Programs build such a Namespace in many ways: from our parser, from torch's, by hand; some names may be missing
-and others be of no concern to us. What equals the parser's default counts as not given, because a Namespace does not
-say which of both it was. A variable that the parser has read already is not asked again.
+and others be of no concern to us. One of our parser knows what was given; in any other what equals the parser's default
+counts as not given, because it may be that. A variable that the parser has read already is not asked again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.cli.options import OPTIONS, Option
-from phalanx.cli.parser import default_of
+from phalanx.cli.parser import Namespace, default_of
 from phalanx.cli.words import CommandLine
 
 __all__ = ["LOCAL_RANK_FLAGS", "command_line_of", "environ_of", "use_env"]
@@ -25,7 +25,8 @@ def command_line_of(args: Any) -> CommandLine:
     given: dict[str, str] = {}
     for option in OPTIONS:
         value = getattr(args, option.dest, None)
-        if value is not None and value != default_of(option) and not (option.is_switch and value is False):
+        was_given = isinstance(args, Namespace) and args.has_given(option.dest)
+        if value is not None and (was_given or value != default_of(option)):
             given[option.dest] = _text(option, value)
     script = getattr(args, "training_script", None)
     arguments = [str(word) for word in getattr(args, "training_script_args", None) or ()]

@@ -16,7 +16,7 @@ from phalanx.cli import convert
 from phalanx.cli.argparse_actions import check_env, env
 from phalanx.cli.options import GROUPS, OPTIONS, Option
 
-__all__ = ["FIXED", "LauncherParser", "default_of", "get_args_parser"]
+__all__ = ["FIXED", "LauncherParser", "Namespace", "default_of", "get_args_parser"]
 
 # Defaults that torchrun's Namespace has where ours is "not given": what a program finds there is torchrun's.
 FIXED: dict[str, Any] = {
@@ -114,9 +114,23 @@ def _comma_separated(raw: str) -> list[str]:
     return list(convert.comma_list(raw))
 
 
+class Namespace(argparse.Namespace):
+    """An ``argparse.Namespace`` that knows which of its values somebody gave, be they those of the default."""
+
+    # A slot is in neither vars(), repr() nor a comparison: to programs it is the Namespace that they know.
+    __slots__ = ("_given",)
+
+    _given: frozenset[str]
+
+    def has_given(self, dest: str) -> bool:
+        """Whether a flag or a variable gave this value when the words were parsed."""
+        return dest in getattr(self, "_given", ())
+
+
 class _Split(NamedTuple):
     head: list[Any]  # flags and the script
     tail: list[Any] | None  # None: there is no script
+    given: set[str]  # the dest of each flag
 
 
 class LauncherParser(argparse.ArgumentParser):
@@ -143,7 +157,10 @@ class LauncherParser(argparse.ArgumentParser):
         is_in_file = split.tail is None and any(str(word).partition("=")[0] == "--config" for word in head)
         if is_in_file:  # perhaps; for argparse something has to stand there all the same
             head = [*head, "--", "named in the file"]
-        found, unknown = super().parse_known_args(head, namespace)
+        found, unknown = super().parse_known_args(head, Namespace() if namespace is None else namespace)
+        if isinstance(found, Namespace):
+            variables = {one.dest for one in self._actions if getattr(one, "is_from_variable", False)}
+            found._given = frozenset({*getattr(found, "_given", ()), *split.given, *variables})
         setattr(found, rest.dest, split.tail or [])
         if is_in_file:
             setattr(found, script.dest, None)
@@ -152,19 +169,21 @@ class LauncherParser(argparse.ArgumentParser):
     def _split(self, words: Sequence[Any]) -> _Split | None:
         """Return the words up to the script and those behind it; None if there is no telling where it is."""
         head: list[Any] = []
+        given: set[str] = set()
         at = 0
         while at < len(words) and _is_flag(words[at]):
             word = words[at]
             at += 1
             if word == "--":
                 if at == len(words):
-                    return _Split(head, None)
-                return _Split([*head, word, words[at]], [*words[at + 1 :]])
+                    return _Split(head, None, given)
+                return _Split([*head, word, words[at]], [*words[at + 1 :]], given)
             flag, equals, text = word.partition("=")
             action = self._find(flag) if word.startswith("--") else self._find(word[:2])
             if action is None:  # unknown: the caller's to judge, or to refuse
                 head.append(word)
                 continue
+            given.add(action.dest)
             if word.startswith("--"):
                 word, has_text = max(action.option_strings, key=len) + equals + text, bool(equals)
             else:
@@ -172,7 +191,7 @@ class LauncherParser(argparse.ArgumentParser):
                 if has_text and isinstance(
                     action, check_env
                 ):  # -mNAME, as with python: the name is the script
-                    return _Split([*head, word[:2], word[2:]], [*words[at:]])
+                    return _Split([*head, word[:2], word[2:]], [*words[at:]], given)
             head.append(word)
             if action.nargs == 0 or has_text:
                 continue
@@ -181,8 +200,8 @@ class LauncherParser(argparse.ArgumentParser):
             head.append(words[at])
             at += 1
         if at == len(words):
-            return _Split(head, None)
-        return _Split([*head, words[at]], [*words[at + 1 :]])
+            return _Split(head, None, given)
+        return _Split([*head, words[at]], [*words[at + 1 :]], given)
 
     def _find(self, flag: str) -> argparse.Action | None:
         """Return the action of a flag or of its abbreviation; an argument of the caller's is as good as torchrun's."""

@@ -206,8 +206,9 @@ def run(args: Any) -> None:
         return _look(args)
     from phalanx.launcher.hosting.foreground import failure_of, wait_in_foreground
     from phalanx.launcher.hosting.library import start
+    from phalanx.records import changed
 
-    options = options_from_args(args)
+    options = changed(options_from_args(args), prints_report=False)  # the exception has it
     env = {name: text for name, text in os.environ.items() if name not in OURS_ALONE}
     outcome = wait_in_foreground(start(options, env=env), options)
     failure = failure_of(outcome, options.entrypoint)

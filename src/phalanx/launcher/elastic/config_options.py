@@ -60,6 +60,7 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
         virtual_local_rank=config.virtual_local_rank,
         numa_binding=numa_binding,
         numa_may_fail=numa_may_fail,
+        prints_report=False,  # the exception has it
         event_log_handler="null",  # events are recorded in the program, with the program's handlers
     )
 

@@ -226,7 +226,10 @@ def _of_rendezvous(outcome: Outcome, failure: Exception) -> Exception:
         kind = errors.RendezvousTimeoutError
     elif "the rendezvous is closed" in reason or "RendezvousClosedError" in reason:
         kind = errors.RendezvousClosedError
-    return kind(reason or str(failure))
+    found = kind(reason or str(failure))
+    for note in getattr(failure, "__notes__", ()):
+        found.add_note(note)
+    return found
 
 
 @contextlib.contextmanager

@@ -81,8 +81,24 @@ def failure_of(outcome: Outcome, name: str) -> Exception | None:
 
     ``ChildFailedError``: workers failed, on whichever node. ``SignalException``: a signal stopped it.
     ``RendezvousError``: nodes did not meet. ``ValueError``: an option cannot be used. ``RuntimeError``: its agent was
-    killed, or has a bug.
+    killed, or has a bug. What the report says beyond the exception's text, its last line and where the logs are, is a
+    note of it, so that whoever lets it out sees each line once.
     """
+    failure = _failure_of(outcome, name)
+    if failure is not None and (note := _beyond(str(failure), outcome.report)):
+        failure.add_note(note)
+    return failure
+
+
+def _beyond(text: str, report: str) -> str:
+    """The launcher's own lines of a report that do not stand in an exception's text; the block of failures does."""
+    told = set(text.splitlines())
+    return "\n".join(
+        line for line in report.splitlines() if line.startswith("phalanx: ") and line not in told
+    )
+
+
+def _failure_of(outcome: Outcome, name: str) -> Exception | None:
     if outcome.ending is Ending.SUCCEEDED:
         return None
     verdict = outcome.verdict
