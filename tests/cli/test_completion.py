@@ -56,6 +56,9 @@ def folder(tmp_path: Path) -> Path:
         (["phalanx", "run", "--nproc-per-node", "g"], ["gpu"]),
         (["phalanx", "run", "--rdzv-backend", "c"], ["c10d"]),
         (["phalanx", "run", "--config", "my"], ["my job.yaml"]),
+        (["phalanx", "run", "--nproc_"], ["--nproc_per_node"]),
+        (["phalanx", "run", "--event_log_handler", "c"], ["console"]),
+        (["phalanx", "run", "--event-log-handler", ""], ["console", "dynamic_rendezvous", "null"]),
         (["phalanx", "run", "--role", "t"], []),
         (["phalanx", "run", "-m", "--nn"], ["--nnodes"]),
         (["phalanx", "run", "train.py", "--nn"], []),
@@ -102,6 +105,7 @@ def test_fish_offers_what_fits(folder: Path) -> None:
         return {found.split("\t")[0] for found in done.stdout.splitlines()}
 
     assert ask("phalanx run --nn") == {"--nnodes"}
+    assert ask("phalanx run --nproc_") == {"--nproc_per_node"}
     assert ask("phalanx run --start-method fo") == {"fork", "forkserver"}
     assert "bash" in ask("phalanx completion ")
     assert "run" in ask("phalanx ")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -96,8 +98,50 @@ def test_the_table_is_for_people_and_says_nothing_else(
     lines = {line.split()[0]: line for line in captured.out.splitlines()}
     assert " ".join(lines["warn_before"].split()) == "warn_before 5m = 300 --warn-before"
     assert " ".join(lines["log_dir"].split()) == "log_dir - default"
-    assert " ".join(lines["exclude_on"].split()) == "exclude_on '' default"
+    assert " ".join(lines["exclude_on"].split()) == "exclude_on - default"
     assert captured.err == ""
+
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": ""}
+
+
+def test_devices_that_are_not_here_are_shown_as_they_were_asked_for_with_the_reason(
+    rows: Rows, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = rows("--nproc-per-node=gpu", environ=NO_GPU)["nproc_per_node"]
+    assert found["value"] == "gpu"
+    assert found["problem"].startswith("'gpu' finds no GPU here")
+    for name, text in NO_GPU.items():
+        monkeypatch.setenv(name, text)
+    assert main(["run", "--print-config", "--nproc-per-node=gpu", "x.py"]) == 0
+    assert "--nproc-per-node (not here: 'gpu' finds no GPU here" in capsys.readouterr().out
+    assert main(["run", "--dry-run", "--nproc-per-node=gpu", "--no-python", "true"]) == 2
+    assert capsys.readouterr().err.endswith("error: to look at the job here, add --nproc-per-node N\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--print-config"],
+        ["run", "--dry-run"],
+        ["config-schema"],
+        ["completion", "bash"],
+        ["run", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_reader_that_has_seen_enough_is_no_mistake(words: list[str]) -> None:
+    program = [] if words[0] != "run" else ["--no-python", "true"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        for command in ([sys.executable, "-m", "phalanx"], [str(Path(sys.executable).with_name("phalanx"))]):
+            done = subprocess.run(
+                [*command, *words, *program], stdout=writing, stderr=subprocess.PIPE, timeout=90
+            )
+            assert (done.returncode, done.stderr) == (0, b"")
+    finally:
+        os.close(writing)
 
 
 def test_a_value_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,8 +68,9 @@ def _main(words: list[str]) -> int:
         return legacy.command(rest)
     if command in ("-h", "--help", "help", "--version", "version"):
         from phalanx.cli import manual
+        from phalanx.cli.showing import show
 
-        print(manual.version() if command.endswith("version") else manual.phalanx_page(), end="")
+        show(manual.version() if command.endswith("version") else manual.phalanx_page())
         return 0
     if command in _COMMANDS:
         return _print(command, rest)
@@ -83,6 +84,7 @@ def _main(words: list[str]) -> int:
 def _print(command: str, words: list[str]) -> int:
     """Print what is made of the option table for other programs to read."""
     from phalanx.cli.mistakes import UsageError, nearest
+    from phalanx.cli.showing import show
 
     if command == "config-schema":
         from phalanx.cli.config.schema import json_schema_text
@@ -97,5 +99,5 @@ def _print(command: str, words: list[str]) -> int:
             hint = nearest(words[0], SHELLS) if words else ""
             raise UsageError(f"completion takes the name of a shell: {', '.join(SHELLS)}{hint}")
         text = completion(words[0])
-    print(text, end="")
+    show(text)
     return 0

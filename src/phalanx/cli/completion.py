@@ -33,6 +33,10 @@ def _values_of(option: Option) -> tuple[str, ...]:
         from phalanx.launcher.plugins import BACKENDS
 
         return tuple(BACKENDS)
+    if option.read is convert.event_handler:
+        from phalanx.launcher.plugins import EVENT_HANDLERS
+
+        return EVENT_HANDLERS
     if option.metavar and "|" in option.metavar:  # N|auto|cpu: the words of it
         return tuple(word for word in option.metavar.split("|") if word.islower())
     return ()
@@ -44,6 +48,10 @@ def _wants_path(option: Option) -> bool:
 
 def _flags(option: Option) -> list[str]:
     return [*([f"-{option.short}"] if option.short else []), option.flag]
+
+
+def _underscored() -> list[str]:
+    return [flag for one in _OFFERED for flag in one.spellings if "_" in flag]
 
 
 def _takes_value(option: Option) -> bool:
@@ -60,8 +68,8 @@ def _with_value() -> list[str]:
     ]
 
 
-def _bash() -> str:
-    with_value = "|".join(_with_value())
+def _bash_cases() -> str:
+    """Return what is offered for the value of each flag that has words or files."""
     cases = []
     for one in _OFFERED:
         pattern = "|".join(dict.fromkeys([*_flags(one), *one.spellings]))
@@ -71,7 +79,13 @@ def _bash() -> str:
             )
         elif _wants_path(one):
             cases.append(f"        {pattern}) _phalanx_files; return ;;")
+    return "\n".join(cases)
+
+
+def _bash() -> str:
+    with_value = "|".join(_with_value())
     flags = " ".join(flag for one in _OFFERED for flag in _flags(one))
+    underscored = " ".join(_underscored())
     return f"""\
 # bash completion of phalanx: put it where your bash-completion looks, or say  eval "$(phalanx completion bash)"
 _phalanx_files() {{
@@ -107,10 +121,12 @@ _phalanx() {{
         previous="${{COMP_WORDS[COMP_CWORD-2]}}"
     fi
     case "$previous" in
-{chr(10).join(cases)}
+{_bash_cases()}
         {with_value}) return ;;
     esac
-    if [[ "$current" == -* ]]; then
+    if [[ "$current" == --*_* ]]; then  # torchrun's other spelling, for who has begun with it
+        COMPREPLY=($(compgen -W '{underscored}' -- "$current"))
+    elif [[ "$current" == -* ]]; then
         COMPREPLY=($(compgen -W '{flags}' -- "$current"))
     else
         _phalanx_files
@@ -151,7 +167,7 @@ _phalanx() {{
         run)
             shift words
             ((CURRENT--))
-            _arguments -S -A '-*' \\
+            _arguments -S -A '-*' -M 'm:_=-' \\
 {listed} \\
         '1:script:_files' '*:file:_files' ;;
     esac
@@ -199,6 +215,8 @@ def _fish() -> str:
             f"complete -c phalanx -n __phalanx_before_script -l {one.name}{short}{value} "
             f"-d {_quoted(one.help)}"
         )
+    is_underscored = "'__phalanx_before_script; and string match -q -- \"--*_*\" (commandline -ct)'"
+    lines.append(f"complete -c phalanx -n {is_underscored} -f -a '{' '.join(_underscored())}'")
     return "\n".join(lines) + "\n"
 
 

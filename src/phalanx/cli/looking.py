@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS, Option, section_of
+from phalanx.cli.showing import show
 from phalanx.cli.sources import Asked, Text
 from phalanx.cli.values import SECRET, Values, fields_of
 
@@ -34,7 +34,7 @@ _VALUE_WIDTH_MAX = 44  # a longer value moves its own line alone
 def main(asked: Asked) -> int:
     """Print what was asked to see, and return the exit code. Raises ``UsageError``."""
     as_json = asked.texts["print_format"].text == "json"
-    Values(asked)  # whatever cannot be read is a mistake in both
+    Values(asked).mistakes.raise_if_any()  # whatever cannot be read is a mistake in both
     parts: dict[str, Any] = {}
     if asked.texts["print_config"].text == "1":
         parts["config"] = config_rows(asked)
@@ -42,11 +42,10 @@ def main(asked: Asked) -> int:
         parts["plan"] = _plan(asked)
     if as_json:
         shown = {name: part if name == "config" else _as_data(part) for name, part in parts.items()}
-        print(json.dumps(shown, indent=2, ensure_ascii=False))
+        show(json.dumps(shown, indent=2, ensure_ascii=False) + "\n")
     else:
         texts = [_table(part) if name == "config" else _told(part) for name, part in parts.items()]
-        print("\n\n".join(texts))
-    sys.stdout.flush()
+        show("\n\n".join(texts) + "\n")
     return 0
 
 
@@ -54,10 +53,11 @@ def config_rows(asked: Asked) -> list[dict[str, Any]]:
     """Return a row for each option, each variable for the workers, and the program."""
     values = Values(asked)
     rows = [
-        _row(one, asked.texts[one.dest], _meant(one, values))
+        _row(one, asked.texts[one.dest], values[one.dest])
         for one in OPTIONS
         if one.dest not in _NOT_SHOWN and one.later is None
     ]
+    _count_workers(next(row for row in rows if row["name"] == "nproc_per_node"), values)
     if asked.environ.get(SECRET):
         rows.append(_plain("secret", "", HIDDEN, "variable", SECRET))
     for name, found in asked.env.items():
@@ -70,12 +70,16 @@ def config_rows(asked: Asked) -> list[dict[str, Any]]:
     return rows
 
 
-def _meant(option: Option, values: Values) -> Any:
-    if option.dest == "nproc_per_node" and isinstance(values[option.dest], str):  # auto, cpu, gpu
-        from phalanx.cli.surroundings import worker_count
+def _count_workers(row: dict[str, Any], values: Values) -> None:
+    """Put beside ``gpu``, ``cpu`` or ``auto`` what it means on this machine, or why it means nothing here."""
+    if not isinstance(values["nproc_per_node"], str):
+        return
+    from phalanx.cli.surroundings import worker_count
 
-        return worker_count(values)
-    return values[option.dest]
+    try:
+        row["means"] = worker_count(values)
+    except UsageError as reason:  # a machine to look at a job is not always one to run it
+        row["problem"] = str(reason).removeprefix(f"{values.origins['nproc_per_node']}: ")
 
 
 def _shown(name: str, text: str) -> str:
@@ -98,7 +102,7 @@ def _plain(name: str, key: str, value: Any, kind: str, origin: str) -> dict[str,
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    cells = [(row["name"], _cell(row), row["origin"]) for row in rows]
+    cells = [(row["name"], _cell(row), _place(row)) for row in rows]
     name_width = max(len(name) for name, _, _ in cells)
     value_width = min(_VALUE_WIDTH_MAX, max(len(value) for _, value, _ in cells))
     return "\n".join(
@@ -106,9 +110,13 @@ def _table(rows: list[dict[str, Any]]) -> str:
     )
 
 
+def _place(row: dict[str, Any]) -> str:
+    return f"{row['origin']} (not here: {row['problem']})" if "problem" in row else str(row["origin"])
+
+
 def _cell(row: dict[str, Any]) -> str:
     value = row["value"]
-    if value is None or value == []:
+    if value is None or value == [] or (value == "" and row["from"] == "default"):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -124,7 +132,12 @@ def _line(text: str) -> str:
 
 
 def _plan(asked: Asked) -> PlannedNode:
-    fields = fields_of(asked, makes_folder=False)
+    try:
+        fields = fields_of(asked, makes_folder=False)
+    except UsageError as mistakes:
+        if _is_uncounted(asked):
+            raise UsageError(f"{mistakes}\nto look at the job here, add --nproc-per-node N") from None
+        raise
 
     from phalanx.launcher import RunOptions
     from phalanx.launcher.dry_run import planned
@@ -133,6 +146,17 @@ def _plan(asked: Asked) -> PlannedNode:
         return planned(RunOptions(**fields))
     except ValueError as reason:
         raise UsageError(str(reason)) from None
+
+
+def _is_uncounted(asked: Asked) -> bool:
+    """Whether the machine has none of the devices that are to be counted."""
+    from phalanx.cli.surroundings import worker_count
+
+    try:
+        worker_count(Values(asked))
+    except UsageError:
+        return True
+    return False
 
 
 def _as_data(plan: PlannedNode) -> dict[str, Any]:

@@ -45,8 +45,9 @@ def run_line(line: CommandLine) -> int:
     """Do what a command line that was read asks for, as ``main``."""
     if line.wants in (HELP, VERSION):
         from phalanx.cli import manual
+        from phalanx.cli.showing import show
 
-        print(manual.run_page() if line.wants is HELP else manual.version(), end="")
+        show(manual.run_page() if line.wants is HELP else manual.version())
         return 0
     found = asked(line, os.environ)
     if line.given.keys() & LOOKING:

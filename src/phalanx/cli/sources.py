@@ -15,7 +15,7 @@ from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.words import CommandLine
 from phalanx.records import Struct
 
-__all__ = ["Asked", "JobFile", "Program", "Source", "Text", "asked"]
+__all__ = ["Asked", "JobFile", "PartlyRead", "Program", "Source", "Text", "asked"]
 
 
 class Text(Struct):
@@ -43,6 +43,16 @@ class JobFile(Struct):
     texts: Mapping[str, Text]
     program: Program | None
     env: Mapping[str, Text]
+    unread: frozenset[str] = frozenset()
+    """Options that it seems to be about, and whose value could not be read."""
+
+
+class PartlyRead(UsageError):
+    """There are mistakes in a file; ``file`` is what is right in it."""
+
+    def __init__(self, mistakes: str, file: JobFile) -> None:
+        super().__init__(mistakes)
+        self.file = file
 
 
 Source = Callable[[Option], Text | None]
@@ -57,6 +67,9 @@ class Asked(Struct):
     environ: Mapping[str, str]
     env: Mapping[str, Text] = MappingProxyType({})
     """Variables for the workers."""
+    mistakes: str = ""
+    """What is wrong with the configuration file, a line for each; ``unread`` are the options that it is about."""
+    unread: frozenset[str] = frozenset()
 
 
 _KINDS_OF_PROGRAM = ("module", "no_python", "run_path")
@@ -65,25 +78,32 @@ _KINDS_OF_PROGRAM = ("module", "no_python", "run_path")
 def asked(line: CommandLine, environ: Mapping[str, str]) -> Asked:
     """Return each option's text from the strongest source that has one.
 
-    Raises ``UsageError`` if a configuration file is named and cannot be read, with all that is wrong with it.
+    Raises ``UsageError`` if a configuration file is named and is none. Smaller mistakes in it are told with those of
+    flags and variables, by who reads the texts.
     """
     chain: tuple[Source, ...] = (_flags(line.given), _variables(environ))
     texts = {one.dest: found for one in OPTIONS if (found := _strongest(chain, one)) is not None}
     program = None if line.script is None else Program(line.script, line.arguments)
     env: Mapping[str, Text] = MappingProxyType({})
+    mistakes = ""
+    unread: frozenset[str] = frozenset()
     if "config" in texts and texts["config"].text:
         from phalanx.cli.config import read_job_file
 
-        file = read_job_file(
-            texts["config"].text, environ, overruled=texts.keys(), names_program=program is None
-        )
+        try:
+            file = read_job_file(
+                texts["config"].text, environ, overruled=texts.keys(), names_program=program is None
+            )
+        except PartlyRead as partly:
+            file, mistakes = partly.file, str(partly)
+            unread = file.unread - texts.keys()
         if program is None and file.program is not None:
             program = file.program
             texts.update(_kind_of(program, line.given))
         env = file.env
         texts = {**file.texts, **texts}
     defaults = {one.dest: Text(one.default, one.flag, "default") for one in OPTIONS if one.dest not in texts}
-    return Asked({**defaults, **texts}, program, environ, env)
+    return Asked({**defaults, **texts}, program, environ, env, mistakes, unread)
 
 
 def _strongest(chain: tuple[Source, ...], option: Option) -> Text | None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from phalanx.cli.mistakes import UsageError, warn
+from phalanx.cli.mistakes import Unread, UsageError, warn
 
 if TYPE_CHECKING:
     from phalanx.cli.values import Values
 
-__all__ = ["fields_of_surroundings", "worker_count"]
+__all__ = ["check_binding", "fields_of_surroundings", "worker_count"]
 
 
 def fields_of_surroundings(values: Values) -> dict[str, Any]:
     """Return ``nproc`` and the fields about devices, interpreter and terminal. Raises ``UsageError``; may warn."""
-    nproc = worker_count(values)
-    _check_devices(values, nproc)
-    _check_debug_rank(values, nproc)
+    found = values.mistakes
+    python = found.of(_python, values)
+    nproc = found.of(worker_count, values)
+    if nproc is None:
+        raise Unread
+    found.of(_check_devices, values, nproc)
+    found.of(_check_debug_rank, values, nproc)
     return {
         "nproc": nproc,
-        "python": _python(values),
+        "python": python,
         **{name: values[name] for name in ("devices", "virtual_local_rank", "omp_threads", "debug_rank")},
     }
 
@@ -84,3 +89,15 @@ def _python(values: Values) -> str | None:
     elif reason := why_not(python, values.environ):
         raise UsageError(f"{origin}: {reason}")
     return str(python) if python is not None else None
+
+
+def check_binding(fields: Mapping[str, Any], origin: str) -> None:
+    """Find out whether the workers can be bound to CPUs as ``numa_binding`` says. Raises ``UsageError``."""
+    from phalanx.launcher.hardware.binding import binding_of
+    from phalanx.launcher.options import RunOptions
+    from phalanx.multiprocessing.affinity import BindingError
+
+    try:
+        binding_of(RunOptions(**fields))
+    except BindingError as reason:
+        raise UsageError(f"{origin}: {reason}") from None

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from phalanx.cli.mistakes import UsageError, warn
+from phalanx.cli.mistakes import Collected, Unread, UsageError, warn
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.sources import Asked, Text
 
-__all__ = ["SECRET", "Values", "check_script", "fields_of"]
+__all__ = ["SECRET", "Values", "check_meeting", "check_script", "fields_of"]
 
 WARN_BEFORE_S = 30.0
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
@@ -78,29 +78,59 @@ class Values:
         self.environ = asked.environ
         self.given = frozenset(dest for dest, found in asked.texts.items() if found.kind != "default")
         self.origins = {dest: found.origin for dest, found in asked.texts.items()}
-        self._values = {one.dest: _read(one, asked.texts[one.dest]) for one in OPTIONS}
+        self.mistakes = Collected(asked.mistakes)
+        """All that has been found until now."""
+        self._unread = set(asked.unread)
+        self._values: dict[str, Any] = {}
+        for one in OPTIONS:
+            if one.dest not in self._unread:
+                self.mistakes.of(self._read, one, asked.texts[one.dest])
+
+    def _read(self, option: Option, found: Text) -> None:
+        self._unread.add(option.dest)
+        self._values[option.dest] = _read(option, found)
+        self._unread.discard(option.dest)
 
     def __getitem__(self, dest: str) -> Any:
+        """Return the value; raises ``Unread`` when there is a mistake in it."""
+        if dest in self._unread:
+            raise Unread
         return self._values[dest]
+
+    def known(self, dests: Iterable[str]) -> dict[str, Any]:
+        """Return the values of these options that could be read."""
+        return {dest: self._values[dest] for dest in dests if dest not in self._unread}
 
 
 def fields_of(asked: Asked, *, makes_folder: bool = True) -> dict[str, Any]:
-    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError``; warns on stderr.
+    """Return the fields of ``phalanx.launcher.RunOptions``. Raises ``UsageError`` with all mistakes; warns on stderr.
 
     ``makes_folder=False`` leaves the log folder unmade, for who wants to know and not to start.
     """
     values = Values(asked)
-    fields: dict[str, Any] = {name: values[name] for name in _AS_GIVEN}
+    fields = values.known(_AS_GIVEN)
     for theme in _THEMES:
-        fields.update(theme(values))
-    _check_meeting(fields, values.origins)
+        fields.update(values.mistakes.of(theme, values) or {})
+    if values.mistakes:
+        from phalanx.cli.further import check_further
+
+        check_further(values, fields)
+        values.mistakes.raise_if_any()
+    check_meeting(fields, values.origins)
+    if any(name.startswith("PET_") for name in values.environ):
+        from phalanx.cli.slips import slips
+
+        for sentence in slips(values.environ):
+            warn(sentence)
     if not values.given <= _NEVER_IDLE:
         from phalanx.cli.idle import idle_options
 
         for sentence in idle_options(values, fields["nproc"]):
             warn(sentence)
     if values["numa_binding"] is not None:
-        _check_binding(fields, values.origins["numa_binding"])
+        from phalanx.cli.surroundings import check_binding
+
+        check_binding(fields, values.origins["numa_binding"])
     if makes_folder:
         _check_log_dir(values["log_dir"], values.origins["log_dir"])
     return fields
@@ -124,6 +154,8 @@ def _program(values: Values) -> dict[str, Any]:
     """Return what to run; a script must exist, a module or a command is looked up when it is started."""
     program = values.program
     if program is None:
+        if values.mistakes:  # in the place where it was to be named, perhaps
+            raise Unread
         raise UsageError(
             "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
         )
@@ -183,7 +215,7 @@ _AROUND_WORKERS = ("debug_rank", "devices", "omp_threads", "python", "virtual_lo
 
 def _stopping(values: Values) -> dict[str, Any]:
     """Return which signals stop the job, which reach the workers, and which one goes ahead of a stop."""
-    stop_signals, pass_signals = _signals(values)
+    stop_signals, pass_signals = values.mistakes.of(_signals, values) or ((), ())
     warn_signal, warn_before_s = _warning(values, stop_signals)
     return {
         "stop_signals": stop_signals,
@@ -272,25 +304,17 @@ def _master(values: Values) -> tuple[str | None, int | None]:
 
 def _restarts(values: Values) -> dict[str, Any]:
     """Return when a failed job is tried again."""
-    from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX, RestartPolicy
+    values.mistakes.of(_check_window, values)
+    values.mistakes.of(_check_codes, values)
+    if values.mistakes:  # no policy can be made of these, and the agent need not be imported
+        return {}
+    from phalanx.agent.restarts.policy import RestartPolicy
 
-    origins = values.origins
-    most, window_s = values["max_restarts"], values["restart_window"]
-    if window_s is not None and most > WINDOW_RESTARTS_MAX:
-        raise UsageError(
-            f"{origins['restart_window']}: with a window {origins['max_restarts']} can be {WINDOW_RESTARTS_MAX} at "
-            f"most; {most} were asked for"
-        )
-    both = sorted(set(values["restart_on"]) & set(values["no_restart_on"]))
-    if both:
-        raise UsageError(
-            f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
-        )
     refill_after_s, refill_on_progress = values["restart_refill"]
     backoff_s, backoff_max_s = values["restart_backoff"]
     policy = RestartPolicy(
-        max_restarts=most,
-        window_s=window_s,
+        max_restarts=values["max_restarts"],
+        window_s=values["restart_window"],
         refill_after_s=refill_after_s,
         refill_on_progress=refill_on_progress,
         backoff_s=backoff_s,
@@ -304,6 +328,29 @@ def _restarts(values: Values) -> dict[str, Any]:
     return {"restarts": policy, "exclude_for_s": values["exclude_for"]}
 
 
+def _check_window(values: Values) -> None:
+    origins = values.origins
+    most, window_s = values["max_restarts"], values["restart_window"]
+    if window_s is None:
+        return
+    from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX
+
+    if most > WINDOW_RESTARTS_MAX:
+        raise UsageError(
+            f"{origins['restart_window']}: with a window {origins['max_restarts']} can be {WINDOW_RESTARTS_MAX} at "
+            f"most; {most} were asked for"
+        )
+
+
+def _check_codes(values: Values) -> None:
+    origins = values.origins
+    both = sorted(set(values["restart_on"]) & set(values["no_restart_on"]))
+    if both:
+        raise UsageError(
+            f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
+        )
+
+
 _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
     _program,
     _surroundings,
@@ -313,8 +360,8 @@ _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
 )
 
 
-def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
-    """Find what is wrong with the words about other nodes; a plain job on one machine has none."""
+def check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None:
+    """Find what is wrong with the words about other nodes; a plain job on one machine has none. May warn."""
     from phalanx.launcher.options import RunOptions
     from phalanx.launcher.rendezvous.meeting import MeetingError, is_alone, meeting_of
 
@@ -331,17 +378,6 @@ def _check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> Non
         raise UsageError(whole_rounds_only(options.rdzv_backend))
     for about, sentence in meeting.warnings:
         warn(f"{origins[about]}: {sentence}")
-
-
-def _check_binding(fields: Mapping[str, Any], origin: str) -> None:
-    from phalanx.launcher.hardware.binding import binding_of
-    from phalanx.launcher.options import RunOptions
-    from phalanx.multiprocessing.affinity import BindingError
-
-    try:
-        binding_of(RunOptions(**fields))
-    except BindingError as reason:
-        raise UsageError(f"{origin}: {reason}") from None
 
 
 def _check_log_dir(log_dir: str | None, origin: str) -> None:

@@ -88,6 +88,10 @@ def test_a_file_without_anything_says_nothing(text: str, read: Reading) -> None:
             "job.yaml:3: job.role: the key is there twice, first in line 2",
         ),
         ("job:\nenv:\njob:\n", "job.yaml:3: job: the key is there twice, first in line 1"),
+        (
+            "elastic: {nproc_per_node: ${N}}\n",
+            'inside of { } and [ ] a variable stands in quotes: "${NAME}"',
+        ),
         ("env: " + "[" * 5000, "job.yaml:1: lists and maps are nested too deeply"),
         ("env: " + "[" * 30 + "]" * 30, "lists and maps are too many, or nested too deeply"),
     ],

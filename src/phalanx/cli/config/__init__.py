@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from phalanx.cli.config import older, sections
 from phalanx.cli.config.document import Mistakes, read_document
 from phalanx.cli.config.reading import FileReader
-from phalanx.cli.sources import JobFile
+from phalanx.cli.mistakes import UsageError
+from phalanx.cli.sources import JobFile, PartlyRead
 
 __all__ = ["read_job_file"]
 
@@ -20,7 +21,8 @@ __all__ = ["read_job_file"]
 def read_job_file(
     path: str, environ: Mapping[str, str], *, overruled: Collection[str], names_program: bool = True
 ) -> JobFile:
-    """Read the file. Raises ``UsageError`` with all that is wrong with it, a line for each mistake.
+    """Read the file. Raises ``PartlyRead`` with all that is wrong with it, a line for each mistake, and what is right;
+    ``UsageError`` if it is no YAML.
 
     ``overruled`` are options by their ``dest`` that have a stronger source, and with ``names_program=False`` the
     program comes from elsewhere, so that the file's is not looked at.
@@ -30,5 +32,9 @@ def read_job_file(
     reader = FileReader(mistakes, environ, overruled=overruled, names_program=names_program)
     kind = older if older.is_older(root) else sections
     kind.read(root, reader)
-    mistakes.raise_if_any()
-    return JobFile(path, reader.texts, reader.program, reader.env)
+    file = JobFile(path, reader.texts, reader.program, reader.env, frozenset(reader.unread))
+    try:
+        mistakes.raise_if_any()
+    except UsageError as found:
+        raise PartlyRead(str(found), file) from None
+    return file

@@ -132,7 +132,10 @@ def _compose(text: str, mistakes: Mistakes) -> Any:
     except MarkedYAMLError as reason:
         mark = reason.problem_mark or reason.context_mark
         line = mark.line + 1 if mark else 1
-        mistakes.add(line, "", f"this is no YAML: {_sentence(reason.context, reason.problem)}")
+        hint = ""
+        if "${" in text.split("\n")[line - 1] and str(reason.context).startswith("while parsing a flow"):
+            hint = '; inside of { } and [ ] a variable stands in quotes: "${NAME}"'
+        mistakes.add(line, "", f"this is no YAML: {_sentence(reason.context, reason.problem)}{hint}")
     except RecursionError:
         mistakes.add(1, "", "lists and maps are nested too deeply")
     except (YAMLError, ValueError) as reason:

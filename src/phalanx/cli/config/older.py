@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from phalanx.cli.config.document import Entries, Entry, Items, Node, Scalar
 from phalanx.cli.config.reading import PROGRAMS, FileReader, read_arguments
-from phalanx.cli.mistakes import nearest, warn
+from phalanx.cli.mistakes import nearest, nearest_name, warn
 from phalanx.cli.options import OPTIONS, section_of
 
 __all__ = ["is_older", "read"]
@@ -76,6 +76,8 @@ def _read_options(section: str, entries: tuple[Entry, ...], reader: FileReader) 
             if section == "elastic":
                 known += ["min_nodes", "max_nodes"]
             reader.mistakes.add(one.line, key, f"unknown key{nearest(one.key, known)}")
+            near = nearest_name(one.key, known) or ""
+            reader.unread.add("nnodes" if near.endswith("_nodes") else _ALIASES.get(near, near))
     _read_nodes(nodes, reader)
 
 
@@ -88,7 +90,10 @@ def _read_nodes(nodes: dict[str, Entry], reader: FileReader) -> None:
         for name, one in nodes.items()
         if not (isinstance(one.value, Scalar) and one.value.kind == "nothing")
     }
-    if not texts or None in texts.values():
+    if None in texts.values():
+        reader.unread.add("nnodes")
+        return
+    if not texts:
         return
     least = texts.get("min_nodes") or "1"
     most = texts.get("max_nodes") or least

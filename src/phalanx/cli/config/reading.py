@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from phalanx.cli.config.document import Entries, Entry, Items, Mistakes, Node, Scalar
 from phalanx.cli.config.expansion import expanded
 from phalanx.cli.config.shapes import plain_text, text_of
-from phalanx.cli.options import Option
+from phalanx.cli.options import OPTIONS, Option, section_of
 from phalanx.cli.sources import Program, Text
 from phalanx.cli.values import check_script
 
@@ -34,6 +34,8 @@ class FileReader:
         self.texts: dict[str, Text] = {}
         self.program: Program | None = None
         self.env: dict[str, Text] = {}
+        self.unread: set[str] = set()
+        """Options that a mistake is about: no check is to take the default for what was meant."""
         self.mistakes = mistakes
         self.names_program = names_program
         self._environ = environ
@@ -44,7 +46,11 @@ class FileReader:
         if isinstance(node, Entries):
             return node.entries
         if not (isinstance(node, Scalar) and node.kind == "nothing"):
-            self.mistakes.add(node.line, name, "a section must be a map of keys and values")
+            sentence = "a section must be a map of keys and values"
+            if name == "script" and isinstance(node, Scalar):
+                sentence += f"; write script: {{path: {node.text}}}"
+            self.mistakes.add(node.line, name, sentence)
+            self.unread.update(one.dest for one in OPTIONS if section_of(one) == name)
         return ()
 
     def option(self, option: Option, entry: Entry, key: str) -> None:
@@ -53,6 +59,7 @@ class FileReader:
             text = None if option.dest in self._overruled else text_of(option, entry.value, self._environ)
         except ValueError as reason:
             self.mistakes.add(entry.line, key, str(reason))
+            self.unread.add(option.dest)
             return
         self.write(option, text, entry.line, key)
 
@@ -66,6 +73,7 @@ class FileReader:
                 raise ValueError(option.later)
         except ValueError as reason:
             self.mistakes.add(line, key, str(reason))
+            self.unread.add(option.dest)
             return
         if option.dest in self.texts:
             self.mistakes.add(line, key, f"{self.texts[option.dest].origin} says the same thing")

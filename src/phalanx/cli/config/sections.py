@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from phalanx.cli.config.document import Entries, Entry
 from phalanx.cli.config.reading import PROGRAMS, FileReader, read_arguments
-from phalanx.cli.mistakes import nearest
+from phalanx.cli.mistakes import nearest, nearest_name
 from phalanx.cli.options import OPTIONS, Option, section_of
 
 __all__ = ["SECTIONS", "read"]
@@ -23,6 +23,8 @@ def read(root: Entries, reader: FileReader) -> None:
     for section in root.entries:
         if section.key not in SECTIONS:
             reader.mistakes.add(section.line, section.key, _unknown_section(section.key, tables))
+            reader.unread.add(section.key.replace("-", "_"))
+            reader.unread.update(tables.get(nearest_name(section.key, SECTIONS) or "", ()))
             continue
         entries = reader.section(section.value, section.key)
         if section.key == "env":
@@ -37,7 +39,10 @@ def read(root: Entries, reader: FileReader) -> None:
             if option is not None:
                 reader.option(option, one, key)
             elif not (section.key == "script" and one.key in (*PROGRAMS, "args")):
-                reader.mistakes.add(one.line, key, _unknown_key(section.key, one.key, tables))
+                meant, place = _meant(section.key, one.key, tables)
+                hint = f"; did you mean {place}?" if place else ""
+                reader.mistakes.add(one.line, key, f"unknown key{hint}")
+                reader.unread.add(meant)
 
 
 def _unknown_section(name: str, tables: Mapping[str, Mapping[str, Option]]) -> str:
@@ -48,20 +53,18 @@ def _unknown_section(name: str, tables: Mapping[str, Mapping[str, Option]]) -> s
     return f"unknown section{nearest(name, SECTIONS) or '; there are ' + ', '.join(SECTIONS)}"
 
 
-def _unknown_key(section: str, name: str, tables: Mapping[str, Mapping[str, Option]]) -> str:
+def _meant(section: str, name: str, tables: Mapping[str, Mapping[str, Option]]) -> tuple[str, str]:
+    """Return the key that an unknown one is likely to be, and how to write it; nothing twice if none is near."""
     dest = name.replace("-", "_")
     for other, options in tables.items():
         if dest in options:
-            return f"unknown key; did you mean {dest if other == section else other + '.' + dest}?"
+            return dest, dest if other == section else f"{other}.{dest}"
     more = [*PROGRAMS, "args"] if section == "script" else []
-    hint = nearest(dest, [*tables[section], *more])
-    if not hint:
-        places = {one: f"{other}.{one}" for other, options in tables.items() for one in options}
-        hint = nearest(dest, places)
-        for one, place in places.items():
-            if hint == f"; did you mean {one}?":
-                hint = f"; did you mean {place}?"
-    return f"unknown key{hint}"
+    if near := nearest_name(dest, [*tables[section], *more]):
+        return near, near
+    places = {one: f"{other}.{one}" for other, options in tables.items() for one in options}
+    near = nearest_name(dest, places) or ""
+    return near, places.get(near, "")
 
 
 def _read_variable(entry: Entry, reader: FileReader) -> None:

@@ -57,12 +57,16 @@ class Setting(Struct, kw_only=True):
 
 
 def read_conf(raw: Mapping[str, str]) -> tuple[Conf, tuple[str, ...]]:
-    """Return the settings, and a sentence about each unknown key. Raises ``ValueError`` with the rest of one."""
+    """Return the settings, and a sentence about each unknown key. Raises ``ValueError`` with the rest of one.
+
+    All keys are looked at before.
+    """
     known: dict[str, Any] = {}
-    unknown = []
+    unknown, wrong = [], []
     for key, text in raw.items():
         if key in _OPTIONS_OF_THEIR_OWN:  # torchrun dies of these with a TypeError
-            raise ValueError(f"{key} is no key of it; {_OPTIONS_OF_THEIR_OWN[key]} says it")
+            wrong.append(f"{key} is no key of it; {_OPTIONS_OF_THEIR_OWN[key]} says it")
+            continue
         setting = _BY_KEY.get(key)
         if setting is None:
             unknown.append(f"nobody knows the key {key!r}{_nearest(key)}; it has no effect")
@@ -70,9 +74,12 @@ def read_conf(raw: Mapping[str, str]) -> tuple[Conf, tuple[str, ...]]:
         try:
             value = setting.read(text)
         except ValueError as reason:
-            raise ValueError(f"{key} {reason}") from None
+            wrong.append(f"{key} {reason}")
+            continue
         if setting.field is not None:
             known[setting.field] = value
+    if wrong:
+        raise ValueError("; ".join(wrong))
     conf = Conf(**known)
     if conf.ttl_s < 1:  # a scheduler's hiccup is a second; etcd's leases have whole ones
         raise ValueError(
