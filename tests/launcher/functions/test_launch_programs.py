@@ -187,7 +187,9 @@ def test_ctrl_c_stops_the_workers_with_their_grace_and_comes_out(programs: Progr
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
-    assert sorted(lines) == ["[rank0]: ready\n", "[rank1]: ready\n"]
+    if sorted(lines) != ["[rank0]: ready\n", "[rank1]: ready\n"]:
+        process.kill()
+        pytest.fail(f"{lines}: {process.communicate()}")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=LIMIT_S)
     assert sorted(out.splitlines()) == ["[rank0]: saved", "[rank1]: saved", "interrupted"], err
