@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import subprocess
 import sys
 from argparse import Namespace
@@ -217,6 +218,30 @@ def test_a_value_of_the_namespace_is_stronger_than_a_variable_even_the_default(
     assert options_from_args(names.parse_args([script])).restarts.max_restarts == 5
 
 
+@pytest.mark.parametrize("how", ["flags", "variables", "a copy", "abbreviations"])
+def test_what_was_given_is_stronger_than_a_configuration_file_even_the_default(
+    how: str, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(f"script: {{path: {script}}}\nelastic: {{nproc_per_node: 4, max_restarts: 3}}\n")
+    words = ["--config", str(job)]
+    if how == "variables":
+        monkeypatch.setenv("PET_NPROC_PER_NODE", "1")
+        monkeypatch.setenv("PET_MAX_RESTARTS", "0")
+    elif how == "abbreviations":
+        words += ["--nproc=1", "--max-r", "0"]
+    else:
+        words += ["--nproc-per-node", "1", "--max_restarts=0"]
+    args = names.parse_args(words)
+    options = options_from_args(copy.deepcopy(args) if how == "a copy" else args)
+    assert (options.nproc, options.restarts.max_restarts) == (1, 0)
+    # A Namespace of others cannot tell; and ours looks as theirs do.
+    options = options_from_args(Namespace(**vars(args)))
+    assert (options.nproc, options.restarts.max_restarts) == (4, 3)
+    assert args == Namespace(**vars(args))
+    assert repr(args) == repr(Namespace(**vars(args)))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -270,6 +295,61 @@ def test_a_job_that_succeeds_returns_nothing_and_leaves_the_arguments_alone(scri
     before = vars(args).copy()
     assert names.run(args) is None  # type: ignore[func-returns-value] # which is what is tested
     assert vars(args) == before
+
+
+@pytest.mark.system
+def test_the_report_of_a_failure_is_in_the_exception_and_printed_once(tmp_path: Path) -> None:
+    (tmp_path / "fail.py").write_text("raise ValueError('bad batch 17')\n")
+    code = (
+        "from phalanx.run import parse_args, run\n"
+        "try:\n    run(parse_args(['fail.py']))\n"
+        "except Exception as error:\n    print(str(error).count('fail.py FAILED'))\n"
+        "print('caught', flush=True)\n"
+        "run(parse_args(['fail.py']))\n"
+    )
+    (tmp_path / "host.py").write_text(code)
+    done = subprocess.run([sys.executable, "host.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "1\ncaught\n")
+    assert done.stderr.count("fail.py FAILED") == 1, "that of the one that nobody caught"
+    last = done.stderr.splitlines()[-2:]
+    assert last[0].startswith("phalanx: logs: ")
+    assert last[1].startswith("phalanx: fail.py failed: rank 0: ValueError: bad batch 17")
+
+
+@pytest.mark.compat("name torch.distributed.run.main", "better", "exit codes of workers pass through")
+@pytest.mark.compat("name torch.distributed.launch.main", "better", "exit codes of workers pass through")
+@pytest.mark.system
+@pytest.mark.parametrize("module", ["phalanx.run", "phalanx.cli.legacy"])
+def test_main_in_the_file_of_a_command_is_the_command(module: str, tmp_path: Path) -> None:
+    (tmp_path / "torchrun").write_text(
+        f"import signal, sys\nfrom {module} import main\n"
+        "before = [signal.getsignal(number) for number in (2, 15)]\nmain()\n"
+        "print('after', before == [signal.getsignal(number) for number in (2, 15)],"
+        " signal.pthread_sigmask(signal.SIG_BLOCK, ()))\n"
+    )
+    (tmp_path / "show.py").write_text("import sys\nprint(sys.stdin.read(), end='', flush=True)\n")
+    (tmp_path / "end.py").write_text("import sys\nsys.exit(7)\n")
+    said: list[tuple[int, str]] = []
+    for words in ["show.py"], ["end.py"], ["--no-such", "x"]:
+        command = [sys.executable, "torchrun", *words]
+        done = subprocess.run(command, cwd=tmp_path, input="hi\n", capture_output=True, text=True)
+        said.append((done.returncode, done.stdout))
+        assert "Traceback" not in done.stderr.replace("  traceback : Traceback", "")
+        assert done.stderr.count("FAILED") == (words == ["end.py"])
+        assert "FutureWarning" not in done.stderr
+    assert said == [(0, "hi\nafter True set()\n"), (7, ""), (2, "")]
+
+
+@pytest.mark.system
+def test_main_in_a_function_of_a_program_is_a_job_that_raises(tmp_path: Path) -> None:
+    (tmp_path / "host.py").write_text(
+        "from phalanx.errors import ChildFailedError\nfrom phalanx.run import main\n"
+        "def go():\n    try:\n        main()\n    except ChildFailedError as error:\n        print(error.name)\n"
+        "go()\n"
+    )
+    (tmp_path / "end.py").write_text("import sys\nsys.exit(7)\n")
+    done = subprocess.run([sys.executable, "host.py", "end.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "end.py\n"), done.stderr
 
 
 @pytest.mark.system

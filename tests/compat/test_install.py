@@ -39,6 +39,19 @@ def test_before_torch_is_imported_its_modules_are_ours_and_torch_stays_torch(pyt
     assert said == "[]\n"
 
 
+def test_the_package_has_it_without_an_import_of_its_own(python: Python) -> None:
+    said = python(
+        """
+        import sys
+        import phalanx
+        print(sorted(name for name in sys.modules if name.startswith("phalanx")))
+        phalanx.compat.install()
+        print(phalanx.compat.is_installed(), "compat" in dir(phalanx))
+        """
+    )
+    assert said == "['phalanx']\nTrue True\n"
+
+
 def test_after_torchelastic_was_imported_its_places_are_taken_and_given_back(python: Python) -> None:
     python(
         """

@@ -19,6 +19,7 @@ from phalanx.errors import ChildFailedError
 from phalanx.launcher import Outcome
 from phalanx.launcher.hosting.foreground import failure_of, wait_in_foreground
 from phalanx.multiprocessing.stopping import SignalException
+from phalanx.records import changed
 from phalanx.rendezvous.errors import RendezvousError
 
 
@@ -68,6 +69,14 @@ def test_the_failure_of_another_nodes_worker_has_what_was_told_of_it() -> None:
     assert failure.error_file_data == {"message": failure.message}
     assert "Traceback (most recent call last):" in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_what_the_report_says_beside_the_block_is_a_note() -> None:
+    block = str(failure_of(_failed(ELSEWHERE), "train.py"))
+    lines = "phalanx: logs: /logs\nphalanx: train.py failed: rank 5"
+    error = failure_of(changed(_failed(ELSEWHERE), report=f"\n{block}\n{lines}\n"), "train.py")
+    assert error is not None
+    assert (str(error), error.__notes__) == (block, [lines])
 
 
 def test_ranks_that_the_launcher_stopped_are_not_among_the_failures() -> None:
