@@ -1,7 +1,8 @@
 """A training loop without torch: it fits y = 3x + 1 by gradient descent, and survives the loss of a worker.
 
-Each rank fits its own shard and rank 0 keeps a checkpoint every few steps. A worker that starts anew continues at the
-last checkpoint, because the loop begins at the step that is written there, and not because of anything in Phalanx.
+Each rank fits its own shard, and rank 0 keeps a checkpoint every few steps in a file of this job's own. A worker that
+starts anew continues at the last checkpoint, because the loop begins at the step that is written there, and not because
+of anything in Phalanx.
 
     phalanx run --nproc-per-node 2 --max-restarts 1 examples/train.py --steps 60 --lose-worker-at 33
 """
@@ -19,6 +20,7 @@ from typing import NamedTuple
 
 RANK = int(os.environ["RANK"])
 WORLD_SIZE = int(os.environ["WORLD_SIZE"])
+RUN_ID = os.environ["TORCHELASTIC_RUN_ID"]  # another one for each job, if it is not given by --rdzv-id
 RESTARTS = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
 
@@ -60,7 +62,7 @@ def main() -> None:
     flags = argparse.ArgumentParser()
     flags.add_argument("--steps", type=int, default=60)
     flags.add_argument("--rate", type=float, default=0.15)
-    flags.add_argument("--checkpoint", type=Path, default=Path("checkpoint.json"))
+    flags.add_argument("--checkpoint", type=Path, default=Path(f"checkpoint-{RUN_ID}.json"))
     flags.add_argument("--checkpoint-every", type=int, default=10)
     flags.add_argument("--step-seconds", type=float, default=0.03)
     flags.add_argument(

@@ -1,12 +1,14 @@
-"""The section of the README about many machines, tried as written: on hosts that are called as in it."""
+"""What the README shows is what one sees: its commands and programs, tried as written."""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,9 +31,115 @@ def network(tmp_path: Path) -> Iterator[Network]:
     found.close()
 
 
-def section() -> str:
-    readme = (ROOT / "README.md").read_text()
-    return readme.partition("\n## Many machines\n")[2].partition("\n## ")[0]
+README = (ROOT / "README.md").read_text()
+BIN = Path(sys.executable).parent
+
+
+def section(name: str = "Many machines") -> str:
+    return README.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+
+
+def transcript(number: int) -> tuple[list[str], list[str]]:
+    """The command of the README's first or second example, and the lines that it is said to print."""
+    command, *lines = re.findall(r"^```console\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)[
+        number
+    ].splitlines()
+    return shlex.split(command.removeprefix("$ ")), lines
+
+
+def run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(BIN / words[0]), *words[1:]],
+        cwd=folder,
+        env={name: text for name, text in os.environ.items() if name != "OMP_NUM_THREADS"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def test_the_first_command_shows_what_is_written_there_and_does_so_again(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    words, lines = transcript(0)
+    for _ in range(2):
+        done = run(words, tmp_path)
+        assert done.returncode == 0, done.stdout
+        # Which checkpoint was the last before the loss is the scheduler's business, and so is the order of two streams.
+        assert_shown([line for line in lines if "at step 30" not in line], done.stdout.splitlines())
+        assert set(map(_kind, done.stdout.splitlines())) == set(map(_kind, lines))
+
+
+def _kind(line: str) -> str:
+    return re.sub(r"\d+(\.\d+)?", "n", line)
+
+
+FAILING = """
+import os, time
+def fit(batch):
+    # a batch that nobody
+    # can fit
+
+
+
+    raise ValueError(f"bad batch {batch}")
+batch = 17
+if os.environ["RANK"] == "0":
+    time.sleep(60)
+
+fit(batch)
+"""
+
+
+def test_the_failing_command_shows_what_is_written_there(tmp_path: Path) -> None:
+    words, lines = transcript(1)
+    (tmp_path / "train.py").write_text(FAILING.removeprefix("\n").replace("import os", "\nimport os"))
+    done = run(words, tmp_path)
+    assert f"{done.returncode}" == lines[-1]
+    shown = [_without_places(line, tmp_path) for line in done.stdout.splitlines()]
+    assert_shown([_without_places(line, Path("/home/me")) for line in lines[:-2] if line != "[…]"], shown)
+    assert shown[0] == lines[0]
+
+
+def _without_places(line: str, folder: Path) -> str:
+    line = re.sub(r"/\S*torchelastic_\S+?(?=/attempt|$)", "/logs", line.replace(f"{folder}/", ""))
+    return re.sub(r"pid: \d+", "pid: n", line).rstrip()
+
+
+def assert_shown(promised: list[str], shown: list[str]) -> None:
+    missing = [line for line in promised if line not in shown]
+    assert not missing, (missing, shown)
+
+
+def test_the_python_program_works_as_written_where_no_extra_is_installed(tmp_path: Path) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```$", section("From Python"), re.DOTALL | re.MULTILINE)
+    (tmp_path / "readme.py").write_text(program)
+    venv.create(tmp_path / "venv", with_pip=False)
+    (packages,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (packages / "phalanx.pth").write_text(f"{ROOT / 'src'}\n")
+    python = tmp_path / "venv/bin/python"
+    lacking = subprocess.run([python, "-c", "import cloudpickle"], capture_output=True, timeout=PATIENCE_S)
+    assert lacking.returncode == 1
+    done = subprocess.run(
+        [python, "readme.py"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.stdout == program.rpartition("# ")[2], done.stderr
+    assert done.returncode == 0
+
+
+LINK = re.compile(r"\]\(([\w./-]+\.md)")
+
+
+def test_each_page_is_linked_from_the_readme_and_from_another_page() -> None:
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert pages <= {Path(link).name for link in LINK.findall(README)}
+    linked = {
+        link
+        for path in (ROOT / "docs").glob("*.md")
+        for link in LINK.findall(path.read_text())
+        if link != path.name
+    }
+    assert pages <= linked
 
 
 def test_one_machine_goes_on_where_both_were_when_the_other_is_told_to_stop(
@@ -40,14 +148,13 @@ def test_one_machine_goes_on_where_both_were_when_the_other_is_told_to_stop(
     commands = dict(re.findall(r"^(n\d)\$ (.*)$", section(), re.MULTILINE))
     assert list(commands) == ["n1", "n2"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    bin_folder = Path(sys.executable).parent
     with ExitStack() as running:
         launchers = []
         for number, command in enumerate(commands.values(), start=1):
             words = shlex.split(command)
             assert words[0] == "phalanx"
             launcher = subprocess.Popen(
-                [*network.host(number).entering(tmp_path), str(bin_folder / words[0]), *words[1:]],
+                [*network.host(number).entering(tmp_path), str(BIN / words[0]), *words[1:]],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
