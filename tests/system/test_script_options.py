@@ -29,7 +29,7 @@ TRAPS: dict[str, list[str]] = {
     "short flags with values": ["-r3", "-mmod", "-t", "9"],
     "empty and blank words": ["", " ", "a b"],
     "not ASCII": ["größe=日本"],
-    "the rank macro's look-alikes": ["$local_rank", "%{local_rank}"],
+    "the rank macro's look-alikes": ["$local_rank", "%{local_rank}", "$$HOME", "${HOME}"],
 }
 TRAPS["all together"] = [word for words in TRAPS.values() for word in words]
 

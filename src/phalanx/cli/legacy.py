@@ -16,6 +16,7 @@ from phalanx.cli.namespace import LOCAL_RANK_FLAGS
 from phalanx.cli.options import HELP, Option
 from phalanx.cli.options.option import switch
 from phalanx.cli.words import CommandLine, read_words
+from phalanx.multiprocessing.macros import LOCAL_RANK
 
 __all__ = ["command", "command_line", "launch", "main", "parse_args"]
 
@@ -71,7 +72,7 @@ def command_line(words: Sequence[str]) -> CommandLine:
     if line.script is None:  # a file that names the script names its arguments, too
         raise UsageError("no script was named after the flags; name it, or say --use-env")
     return CommandLine(
-        given, line.script, (f"{LOCAL_RANK_FLAGS[str(spelling)]}=${{local_rank}}", *line.arguments)
+        given, line.script, (f"{LOCAL_RANK_FLAGS[str(spelling)]}={LOCAL_RANK}", *line.arguments)
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.parser import Namespace, default_of
 from phalanx.cli.words import CommandLine
+from phalanx.multiprocessing.macros import LOCAL_RANK
 
 __all__ = ["LOCAL_RANK_FLAGS", "command_line_of", "environ_of", "use_env"]
 
@@ -32,7 +33,7 @@ def command_line_of(args: Any) -> CommandLine:
     arguments = [str(word) for word in getattr(args, "training_script_args", None) or ()]
     if not use_env(args):
         spelling = getattr(args, "local_rank_spelling", None) or "dash"
-        arguments.insert(0, LOCAL_RANK_FLAGS[spelling] + "=${local_rank}")
+        arguments.insert(0, LOCAL_RANK_FLAGS[spelling] + "=" + LOCAL_RANK)
     return CommandLine(given, None if script is None else str(script), tuple(arguments))
 
 

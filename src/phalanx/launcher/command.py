@@ -23,6 +23,7 @@ from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.launcher.rendezvous.meeting import Meeting, is_alone, meeting_of
 from phalanx.launcher.scope import check_scope
+from phalanx.multiprocessing.macros import arguments_for
 from phalanx.multiprocessing.procfs import own_children
 from phalanx.records import changed
 from phalanx.rendezvous.round import Round
@@ -36,7 +37,6 @@ __all__ = ["run_command"]
 
 # Codes of a launcher that was told to stop, lost its store or found a bug: the job may go on without this node.
 _MAY_COME_BACK = (70, 75, 129, 130, 131, 143)
-LOCAL_RANK_MACRO = "${local_rank}"
 
 
 def run_command(options: RunOptions, *, host: Host | None = None) -> int:
@@ -133,9 +133,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         name=options.name or options.entrypoint,
         role=options.role,
         entrypoint=command,
-        arguments=lambda local_rank: tuple(
-            one.replace(LOCAL_RANK_MACRO, str(local_rank)) for one in arguments
-        ),
+        arguments=partial(arguments_for, args=arguments),
         environment=partial(
             _environment,
             meeting,

@@ -1,9 +1,14 @@
-"""``macros``: names in a command's arguments that stand for what only a worker's start can know. Pure."""
+"""torchelastic's ``macros``, for programs that call it themselves. Pure.
+
+No launcher here does: theirs is the narrower rule of ``multiprocessing/macros.py``.
+"""
 
 from __future__ import annotations
 
 from string import Template
 from typing import Any
+
+from phalanx.multiprocessing.macros import LOCAL_RANK
 
 __all__ = ["macros"]
 
@@ -15,7 +20,7 @@ class macros:  # noqa: N801 # torchelastic's name
     '${local_rank}'
     """
 
-    local_rank = "${local_rank}"
+    local_rank = LOCAL_RANK
 
     @staticmethod
     def substitute(args: list[Any], local_rank: str) -> list[Any]:

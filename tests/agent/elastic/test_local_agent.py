@@ -118,7 +118,7 @@ def test_workers_find_what_torch_tells_them() -> None:
 
 def test_a_command_gets_its_local_rank_and_returns_nothing(tmp_path: Path) -> None:
     with meeting() as handler:
-        agent = an_agent(handler, "/bin/sh", "-c", 'echo "rank ${local_rank} of $$WORLD_SIZE"', logs=tmp_path)
+        agent = an_agent(handler, "/bin/sh", "-c", 'echo "rank ${local_rank} of $WORLD_SIZE"', logs=tmp_path)
         assert values_of(agent.run()) == {0: None, 1: None}
     logs = sorted(tmp_path.glob("*/attempt_0/*/stdout.log"))
     assert [one.read_text() for one in logs] == ["rank 0 of 2\n", "rank 1 of 2\n"]

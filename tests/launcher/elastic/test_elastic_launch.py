@@ -129,9 +129,9 @@ def test_a_function_runs_in_each_worker_and_its_values_come_back_by_rank() -> No
     }
 
 
-def test_macros_in_arguments_are_replaced_as_torch_does() -> None:
-    found = elastic_launch(a_config(), of_rank)("${local_rank}", "$$", 3)
-    assert found == {0: (0, ("0", "$", 3)), 1: (1, ("1", "$", 3))}
+def test_the_macro_in_arguments_is_replaced_and_nothing_else_is() -> None:
+    found = elastic_launch(a_config(), of_rank)("${local_rank}", "$local_rank $$ ${x}", 3)
+    assert found == {rank: (rank, (str(rank), "$local_rank $$ ${x}", 3)) for rank in range(2)}
 
 
 @pytest.mark.compat("name torch.distributed.launcher.api.launch_agent", "same")
@@ -164,7 +164,7 @@ def test_a_restart_is_counted_and_the_last_round_counts(tmp_path: Path) -> None:
     "better",
     "the worker's own exception is the cause of the ChildFailedError",
 )
-def test_a_failure_is_a_child_failed_error_with_its_error_file() -> None:
+def test_a_failure_is_a_child_failed_error_with_its_error_file(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         if os.environ["RANK"] == "1":
             raise KeyError("the key")
@@ -180,6 +180,12 @@ def test_a_failure_is_a_child_failed_error_with_its_error_file() -> None:
     assert Path(failure.error_file).exists()
     assert failure.message["message"] == "KeyError: 'the key'"
     assert isinstance(error.__cause__, KeyError)
+    # Its report is the exception's; what happened meanwhile was told.
+    err = capfd.readouterr().err
+    assert "fail FAILED" in str(error)
+    assert "fail FAILED" not in err
+    assert "phalanx: rank 1 failed: asked 1 other worker to stop" in err
+    assert error.__notes__[0].splitlines()[-1].startswith("phalanx: fail failed: rank 1: KeyError")
 
 
 def test_a_command_that_fails_has_its_exit_code_in_the_error() -> None:

@@ -21,6 +21,7 @@ from phalanx.agent.elastic.stuck import StuckWorkers, timeout_from_environment
 from phalanx.agent.elastic.worker_group import RunResult, WorkerGroup, WorkerState
 from phalanx.logger import get_logger
 from phalanx.metrics import prof
+from phalanx.multiprocessing.macros import arguments_for
 from phalanx.multiprocessing.prefix import prefix_for
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
             if spec.virtual_local_rank:
                 self._set_local_rank_env(envs[local_rank], local_rank, spec)
-            args[local_rank] = _arguments(spec.args, local_rank)
+            args[local_rank] = arguments_for(local_rank, spec.args)
             if self._log_line_prefix_template is not None:
                 prefixes[local_rank] = prefix_for(
                     self._log_line_prefix_template,
@@ -274,13 +275,3 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._meeting.release_port()
         if self._pcontext is not None:
             self._pcontext.close(death_sig, timeout=timeout)
-
-
-def _arguments(args: tuple[Any, ...], local_rank: int) -> tuple[Any, ...]:
-    """Arguments of one worker: texts with the macro replaced, by torchelastic's rules."""
-    from string import Template
-
-    return tuple(
-        Template(one).safe_substitute(local_rank=str(local_rank)) if isinstance(one, str) else one
-        for one in args
-    )

@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.restarts.policy import RestartPolicy
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from phalanx.launcher.elastic.launch_config import LaunchConfig
 
 __all__ = ["arguments_of", "check_config", "options_of", "program_of", "stop_signals_of"]
-
-_LOCAL_RANK = "${local_rank}"
 
 
 def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] = ()) -> RunOptions:
@@ -86,14 +83,11 @@ def stop_signals_of(names: str) -> tuple[int, ...]:
 
 
 def arguments_of(args: Sequence[Any]) -> tuple[str, ...]:
-    """A command's arguments by torchelastic's rules: ``string.Template`` texts; the agent knows the ``local_rank``.
-
-    Raises ``TypeError`` for one that is no text.
-    """
+    """A command's arguments. Raises ``TypeError`` for one that is no text."""
     for one in args:
         if not isinstance(one, str):
             raise TypeError(f"the arguments of a command are texts; {one!r} is of type {type(one).__name__}")
-    return tuple(Template(one).safe_substitute(local_rank=_LOCAL_RANK) for one in args)
+    return tuple(args)
 
 
 def _logs(specs: Any) -> dict[str, Any]:

@@ -18,10 +18,10 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
 from phalanx.launcher.elastic.config_options import arguments_of, check_config, options_of, program_of
 from phalanx.launcher.elastic.launch_config import LaunchConfig
 from phalanx.launcher.hosting.sent_objects import send
-from phalanx.launcher.macros import macros
 from phalanx.launcher.plugins import BACKENDS, is_rendezvous_handler
 from phalanx.logger import get_logger
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
+from phalanx.multiprocessing.macros import arguments_for, has_macro
 from phalanx.records import changed
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ def launch_agent(
     """Run a job to its end and return ``{global rank: value}`` of this node's ranks.
 
     ``entrypoint`` is a function, or a command that is executed as it is; in arguments that are texts
-    ``${local_rank}`` becomes the worker's. Without ``run_id`` one is made, and a warning logged. In the main thread
-    the signals of ``signals_to_handle`` stop the job. ``health_check_server`` is the caller's to start, and is stopped
-    at the end; without one, ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts ours.
+    ``${local_rank}`` becomes the worker's, and nothing else changes. Without ``run_id`` one is made, and a warning
+    logged. In the main thread the signals of ``signals_to_handle`` stop the job. ``health_check_server`` is the
+    caller's to start, and is stopped at the end; without one, ``TORCHELASTIC_HEALTH_CHECK_PORT`` starts ours.
 
     Raises ``ChildFailedError`` with the failed workers by global rank, whose error files are there while it is
     handled; ``SignalException`` when a signal stopped the job; ``RendezvousTimeoutError``, ``RendezvousClosedError``
@@ -175,9 +175,7 @@ def _launch(
 
 def _own_arguments(args: list[Any], nproc: int) -> dict[int, tuple[Any, ...]] | None:
     """Arguments by local rank, where a macro may make them differ."""
-    if not any(isinstance(one, str) and "$" in one for one in args):
-        return None
-    return {rank: tuple(macros.substitute(args, str(rank))) for rank in range(nproc)}
+    return {rank: arguments_for(rank, args) for rank in range(nproc)} if has_macro(args) else None
 
 
 class _Recorder:

@@ -30,12 +30,11 @@ from phalanx.launcher.hosting import library
 from phalanx.launcher.hosting.library import AgentProcess
 from phalanx.launcher.hosting.outcome import Outcome
 from phalanx.launcher.options import RunOptions
+from phalanx.multiprocessing.macros import LOCAL_RANK
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.records import changed
 
 __all__ = ["FunctionJob", "RemoteError", "UnreadableValue"]
-
-_LOCAL_RANK = "${local_rank}"
 
 
 class RemoteError(Exception):
@@ -131,7 +130,7 @@ class FunctionJob:
                 changed(
                     options,
                     entrypoint=worker_file(),
-                    args=(order.path, str(offset), _LOCAL_RANK),
+                    args=(order.path, str(offset), LOCAL_RANK),
                     module=False,
                     no_python=False,
                     name=options.name or options.entrypoint or name_of(function),
