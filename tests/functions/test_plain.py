@@ -38,6 +38,11 @@ def test_what_is_no_finite_number_arrives_too() -> None:
     assert from_plain(to_plain([math.inf, -math.inf])) == [math.inf, -math.inf]
 
 
+def test_a_number_of_any_length_arrives() -> None:
+    for number in (10**5000, -(10**5000), 2**2048, 2**2048 - 1, -(2**2048)):
+        assert from_plain(to_plain({number: [number]})) == {number: [number]}
+
+
 class Text(str):
     __slots__ = ()
 

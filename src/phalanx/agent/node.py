@@ -173,6 +173,7 @@ class Node:
             channel_path=channel_path,
             on_round=self._on_round,
             connected=lambda: self._channel.connected,
+            on_success=self._channel.wills.worker_ended,
         )
         own: dict[type, Callable[[Any], None]] = {
             AnnounceStop: self._announce_stop,

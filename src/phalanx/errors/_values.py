@@ -107,6 +107,13 @@ class RoundValues:
         value = _bytes_of(channel._client().ask(request))
         return value if value is not None else _bytes(expected or b"")
 
+    def leave_at_end(self, key: str, value: bytes | str) -> None:
+        """Have the agent store ``value`` when this worker has ended with exit code 0, if nothing is there then.
+
+        Up to 4 KiB, one for each worker, the last one counts. Not of torch's ``Store``: it is for who must be missed.
+        """
+        channel._client().ask({**_set(key, value), "type": "will"})
+
     def delete_key(self, key: str) -> bool:
         """Remove a value; returns whether there was one."""
         return bool(channel._client().ask({"type": "delete", "key": key}))

@@ -44,6 +44,10 @@ def run() -> None:
         pid = os.getpid()
         _tell_exceptions(answer, by_value=terms["by_value"])
         _check_version(terms)
+        if _is_exchanged(terms):
+            from .exchange import announce
+
+            announce(_channel(), _number("RANK"))
         _bare_main()
         try:
             function, arguments, named = _read_call(file, terms, local_rank)
@@ -74,14 +78,12 @@ def _answer(answer: AnswerFile, value: object, terms: dict[str, Any], local_rank
         raise TypeError(
             f"the value that rank {rank} returned cannot be sent back: {what}; return plain data, or save it to a file"
         ) from None
-    if terms["exchange"] is not None and _number("WORLD_SIZE") > _number("LOCAL_WORLD_SIZE"):
-        from importlib import import_module
-
+    if _is_exchanged(terms):
         from .exchange import exchange
 
         others = exchange(
             value,
-            import_module(f"{_BOOT}.channel"),
+            _channel(),
             rank=_number("RANK"),
             world_size=_number("WORLD_SIZE"),
             own=range(
@@ -93,6 +95,17 @@ def _answer(answer: AnswerFile, value: object, terms: dict[str, Any], local_rank
         )
         if others:
             answer.adds(others)
+
+
+def _is_exchanged(terms: dict[str, Any]) -> bool:
+    """Whether there are ranks on other nodes, who want our value."""
+    return terms["exchange"] is not None and _number("WORLD_SIZE") > _number("LOCAL_WORLD_SIZE")
+
+
+def _channel() -> Any:
+    from importlib import import_module
+
+    return import_module(f"{_BOOT}.channel")
 
 
 def _read_call(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["NotPlain", "from_plain", "to_plain"]
 
 _DEPTH = 100
+# Of more, Python refuses to make decimal digits, or to read them (sys.set_int_max_str_digits); hexadecimal ones never.
+_DECIMAL_BITS = 2048
 _SEQUENCES: dict[type, str] = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _MAKERS: dict[str, Callable[[list[Any]], Any]] = {name: kind for kind, name in _SEQUENCES.items()}
 
@@ -40,6 +42,8 @@ def from_plain(data: bytes) -> Any:
 
 
 def _written(value: Any, depth: int) -> Any:
+    if type(value) is int and value.bit_length() > _DECIMAL_BITS:
+        return {"int": hex(value)}
     if value is None or type(value) in (bool, int, float, str):
         return value
     if depth == _DEPTH:
@@ -63,6 +67,8 @@ def _read(value: Any, depth: int) -> Any:
     ((kind, content),) = value.items()
     if kind == "bytes":
         return binascii.a2b_base64(content)
+    if kind == "int":
+        return int(content, 16)
     if not isinstance(content, list):
         raise ValueError("no plain data: of another form")  # noqa: TRY004 # what was written is wrong
     if kind == "dict":

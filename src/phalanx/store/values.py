@@ -165,6 +165,13 @@ class SharedValues:
 
         return await self._write(name, decide)
 
+    async def leave(self, key: str, value: bytes) -> None:
+        """Store a value if there is none, though the bound be reached: for the few bytes that an agent has to say."""
+        name = self._name(key)
+        await self._write(
+            name, lambda item: (Put(name, value) if item is None else None, None), is_bounded=False
+        )
+
     async def delete(self, key: str) -> bool:
         """Remove a value; returns whether there was one."""
         name = self._name(key)
@@ -174,7 +181,13 @@ class SharedValues:
 
     # How a write is done once
 
-    async def _write(self, name: str, decide: Callable[[KeyValue | None], tuple[Operation | None, T]]) -> T:
+    async def _write(
+        self,
+        name: str,
+        decide: Callable[[KeyValue | None], tuple[Operation | None, T]],
+        *,
+        is_bounded: bool = True,
+    ) -> T:
         """Write what ``decide`` makes of the value as it is, and return what it says the answer is then."""
         item, _ = await self._read(name)
         async with self._turns:
@@ -183,7 +196,7 @@ class SharedValues:
             tried: list[_Attempt] = []
             try:
                 while True:
-                    tried.append(await self._attempt(pen, item, decide))
+                    tried.append(await self._attempt(pen, item, decide, is_bounded=is_bounded))
                     done = 0
                     if tried[-1].operation is None and len(tried) == 1:
                         break
@@ -218,6 +231,8 @@ class SharedValues:
         pen: _Pen,
         item: KeyValue | None,
         decide: Callable[[KeyValue | None], tuple[Operation | None, Any]],
+        *,
+        is_bounded: bool,
     ) -> _Attempt:
         try:
             operation, result = decide(item)
@@ -230,7 +245,8 @@ class SharedValues:
                 if size > VALUE_BYTES_MAX:
                     raise ValueRefused(f"the value has {size} bytes, {VALUE_BYTES_MAX} are possible")
                 after = _cost(operation.key, operation.value)
-            await self._make_room(after - before)
+            if is_bounded:
+                await self._make_room(after - before)
         except ValueRefused as refusal:
             return _Attempt(None, refusal, pen.keys, pen.bytes)
         return _Attempt(operation, result, pen.keys + bool(after) - bool(before), pen.bytes + after - before)

@@ -720,3 +720,46 @@ def test_who_is_connected_in_this_round_is_known(agent: Agent, worker: Any) -> N
         assert agent.call(lambda: agent.server.connected) == {2, 5}
         agent.new_round(2)
         assert agent.call(lambda: agent.server.connected) == set()
+
+
+def test_what_a_worker_leaves_is_stored_when_it_has_ended(agent: Agent, worker: Any) -> None:
+    values = worker.values()
+    values.leave_at_end("a", "first")
+    values.leave_at_end("a", "last")
+    assert values.get("a", wait_s=0.0) is None
+    for _ in range(2):
+        agent.call(agent.server.wills.worker_ended, 1 - int(os.environ["LOCAL_RANK"]))  # another one
+    assert values.get("a", wait_s=0.0) is None
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    assert values.get("a") == b"last"
+
+
+def test_what_a_worker_has_said_itself_is_not_replaced_at_its_end(agent: Agent, worker: Any) -> None:
+    values = worker.values()
+    values.leave_at_end("a", "never")
+    values.set("a", "said")
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    agent.run(agent.server.wills.close(PATIENCE_S))
+    assert values.get("a") == b"said"
+
+
+def test_what_a_worker_leaves_is_stored_when_there_is_room_for_nothing_else(
+    agent: Agent, worker: Any, monkeypatch: Any
+) -> None:
+    values = worker.values()
+    values.leave_at_end("a", "left")
+    monkeypatch.setattr(shared, "TOTAL_BYTES_MAX", 1)
+    with pytest.raises(ValueError, match="would exceed"):
+        values.set("b", b"x" * shared.LOOK_BYTES)
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    assert values.get("a") == b"left"
+
+
+def test_what_is_left_is_small_and_of_this_round(agent: Agent, worker: Any) -> None:
+    with pytest.raises(ValueError, match="a will of 4097 bytes; 4096 are possible"):
+        worker.values().leave_at_end("a", "x" * 4097)
+    worker.values().leave_at_end("a", "old")
+    agent.new_round(2)
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    with Raw(agent, {**HELLO, "round": 2}, {"type": "get", "id": 1, "key": "a", "wait_s": 0}) as raw:
+        assert raw.hear()["value"] is None

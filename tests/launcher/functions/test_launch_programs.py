@@ -333,3 +333,40 @@ def test_a_job_ends_with_the_program_that_started_it(programs: Programs) -> None
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < ends_at, "the worker is still there"
         time.sleep(0.05)
+
+
+def test_nobody_waits_for_a_rank_that_has_ended_without_a_word(programs: Programs) -> None:
+    source = """
+    import os, sys, time
+    import phalanx
+
+    class Leaves:
+        def __reduce__(self):
+            os._exit(0)
+
+    def train(how):
+        rank = int(os.environ["RANK"])
+        if rank == 0 and how == "leaves":
+            time.sleep(1)
+            os._exit(0)
+        if rank == 3 and how == "pickles":
+            return Leaves()
+        return 10**5000 if how == "number" else rank
+
+    for number, how in enumerate(("leaves", "pickles", "number")):
+        result = phalanx.launch(
+            train, how, nproc=2, nnodes=2, rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{int(sys.argv[1]) + number}"
+        )
+        print(how, len(result), [one == 10**5000 for one in result if how == "number"], flush=True)
+    """
+    port = str(two_free_ports())
+    nodes = [programs.start(source, port) for _ in range(2)]
+    told = [node.communicate(timeout=LIMIT_S) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], told
+    for out, _ in told:
+        assert [line.split()[:2] for line in out.splitlines()] == [
+            ["leaves", "4"],
+            ["pickles", "4"],
+            ["number", "4"],
+        ]
+        assert out.endswith("number 4 [True, True, True, True]\n")

@@ -28,6 +28,7 @@ from phalanx.agent.channel.messages import (
     line_of,
     packed,
 )
+from phalanx.agent.channel.wills import Wills
 from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
 from phalanx.records import Struct
 from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
@@ -69,6 +70,7 @@ class ChannelServer:
         """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
         self.leaving: dict[_Connection, asyncio.Transport] = {}
         self._values: SharedValues | None = None
+        self.wills = Wills()
         self._requests: dict[asyncio.Task[None], _Request] = {}
         # Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
         self._listener: socket.socket | None = None
@@ -118,6 +120,7 @@ class ChannelServer:
         self.round = number
         self.stop_line = None
         self._values = values
+        self.wills.new_round(values)
         for request in self._give_up(lambda _: True):
             request.connection.answer(request.number, error="the round is over")
         for connection in [one for one in self.connections if one.round not in (None, number)]:
@@ -134,6 +137,7 @@ class ChannelServer:
         self._give_up(lambda _: True)
         if self._requests:
             await asyncio.wait(self._requests, timeout=LAST_WORDS_S)
+        await self.wills.close(LAST_WORDS_S)
         if self._listener is None:
             return
         asyncio.get_running_loop().remove_reader(self._listener)
@@ -314,6 +318,11 @@ class _Connection(asyncio.Protocol):
             fields = Fields(line)
             if self.local_rank is None:
                 self._greet(fields)
+            elif fields.text("type") == "will":
+                number, wills = fields.integer("id"), self.server.wills
+                self.answer(
+                    number, error=wills.take(self.local_rank, fields.text("key"), fields.binary("value"))
+                )
             elif fields.text("type") in REQUESTS:
                 kind = fields.text("type")
                 self.server.ask(self, fields.integer("id"), kind, REQUESTS[kind](fields))

@@ -62,6 +62,7 @@ class Processes:
         channel_path: str,
         on_round: Callable[[Round], None],
         connected: Callable[[], Collection[int]],
+        on_success: Callable[[int], None],
     ) -> None:
         self._spec = spec
         self._driver = driver
@@ -70,6 +71,7 @@ class Processes:
         self._channel_path = channel_path
         self._on_round = on_round
         self._connected = connected
+        self._on_success = on_success
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
         self.workers: Workers | None = None
@@ -176,6 +178,8 @@ class Processes:
         if codes := self.workers.reap():
             if self._spec.restore_terminal is not None and self.workers.terminal_rank in codes:
                 self._spec.restore_terminal()
+            for local_rank in [one for one, code in codes.items() if code == 0]:
+                self._on_success(local_rank)
             self._driver.post(WorkersExited(codes))
         elif (fd := self.workers.fileno()) in self._watched:
             # Ended, and not to be reaped yet: a debugger holds it. Look again soon instead of all the time.

@@ -1,0 +1,62 @@
+"""What workers want to be said when they have ended: one small value each, for the values of their round.
+
+A worker that ends with exit code 0 has succeeded, whatever it has not done before. Others that wait for something of it
+would wait for as long as the round lasts: the agent, which sees the end, tells them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
+
+__all__ = ["Wills"]
+
+WILL_BYTES_MAX = 4096
+
+
+class Wills:
+    """The wills of the workers of one round on this node, by local rank; the last one of each counts."""
+
+    def __init__(self) -> None:
+        self._values: SharedValues | None = None
+        self._wills: dict[int, tuple[str, bytes]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def new_round(self, values: SharedValues | None) -> None:
+        """Forget what workers of earlier rounds have left; these are the values of the new one."""
+        self._values = values
+        self._wills.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def take(self, local_rank: int, key: str, value: bytes) -> str | None:
+        """Remember what to store when this worker has ended; returns why not, if it cannot be."""
+        if self._values is None:
+            return "the workers of this round share no values"
+        if len(value) > WILL_BYTES_MAX:
+            return f"a will of {len(value)} bytes; {WILL_BYTES_MAX} are possible"
+        self._wills[local_rank] = (key, value)
+        return None
+
+    def worker_ended(self, local_rank: int) -> None:
+        """The worker has ended with exit code 0: store its will, unless something is there."""
+        will = self._wills.pop(local_rank, None)
+        if will is not None and self._values is not None:
+            task = asyncio.get_running_loop().create_task(_store(self._values, *will))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self, patience_s: float) -> None:
+        """Give what is being stored this long."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=patience_s)
+            for task in late:
+                task.cancel()
+
+
+async def _store(values: SharedValues, key: str, value: bytes) -> None:
+    # Who cannot reach the store now is about to lose its place in the job, and with it the round ends.
+    with contextlib.suppress(ValueRefused, ValuesUnreachable):
+        await values.leave(key, value)
