@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -56,7 +58,65 @@ def test_a_number_goes_to_the_handler_of_its_group_else_to_the_default_one(kept:
     assert len(kept.all) == 1
 
 
+MEASURED = """
+import asyncio, importlib, sys, warnings
+metrics = importlib.import_module(sys.argv[1])
+
+class Shown(metrics.MetricHandler):
+    def emit(self, data):
+        print(data.group_name, data.name, "" if data.name.endswith(".ms") else data.value)
+
+metrics.configure(Shown())
+
+@metrics.prof
+def plain():
+    pass
+
+class Outer:
+    class Inner:
+        @metrics.prof
+        def method(self):
+            pass
+
+def of_a_package():
+    pass
+
+of_a_package.__qualname__, of_a_package.__module__ = "of_a_package", "company.training.loop"
+
+def raising(error):
+    @metrics.prof(group="mine")
+    def raises():
+        raise error
+    try:
+        raises()
+    except BaseException as raised:
+        print(type(raised).__name__)
+
+plain()
+Outer.Inner().method()
+metrics.prof(of_a_package)()
+for error in (KeyError(), KeyboardInterrupt(), SystemExit(0), GeneratorExit(), asyncio.CancelledError()):
+    raising(error)
+warnings.simplefilter("ignore")
+metrics.profile("mine")(of_a_package)()
+"""
+
+
 @pytest.mark.compat("name torch.distributed.elastic.metrics.prof", "same")
+@pytest.mark.compat("name torch.distributed.elastic.metrics.profile", "same")
+@pytest.mark.torch
+def test_prof_gives_the_names_and_knows_the_failures_of_torch() -> None:
+    ours, theirs = (
+        subprocess.run(
+            [sys.executable, "-c", MEASURED, module], capture_output=True, text=True, timeout=160, check=True
+        ).stdout.splitlines()
+        for module in ("phalanx.metrics", "torch.distributed.elastic.metrics")
+    )
+    assert ours == theirs
+    assert "torchelastic __main__.plain.success 1" in ours
+    assert [line for line in ours if ".failure" in line] == ["mine raising.<locals>.raises.failure 1"]
+
+
 def test_prof_counts_good_and_bad_calls_and_their_duration(kept: Kept) -> None:
     @metrics.prof(group="mine")
     def good() -> int:

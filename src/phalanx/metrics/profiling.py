@@ -24,9 +24,11 @@ def prof(fn: None = ..., group: str = ...) -> Callable[[AnyFunction], AnyFunctio
 
 
 def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
-    """Put ``<qualified name>.success`` or ``.failure`` (1), and ``.duration.ms``, for each call of a function.
+    """Put ``<name>.success`` or ``.failure`` (1), and ``<name>.duration.ms``, for each call of a function.
 
-    With parentheses or without. What the function raises is raised on.
+    With parentheses or without. The name is the qualified one; of a function of a module it is ``module.function``,
+    without the packages around the module. What the function raises is raised on; it is a failure if it is an
+    ``Exception``: who leaves by ``SystemExit`` or ``KeyboardInterrupt`` has neither failed nor succeeded.
 
     >>> @prof
     ... def step():
@@ -36,7 +38,10 @@ def prof(fn: Any = None, group: str = DEFAULT_GROUP) -> Any:
     """
     if fn is None:
         return functools.partial(prof, group=group)
-    return _measured(fn, fn.__qualname__, group)
+    name = fn.__qualname__
+    if "." not in name:
+        name = f"{fn.__module__.rpartition('.')[2]}.{name}"
+    return _measured(fn, name, group)
 
 
 def profile(group: Any = None) -> Callable[[AnyFunction], AnyFunction]:
@@ -66,15 +71,16 @@ def _measured(fn: AnyFunction, name: str, group: Any) -> AnyFunction:
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         started_at = time.monotonic()
-        end = "failure"
         try:
             result = fn(*args, **kwargs)
-            end = "success"
+        except Exception:
+            put_metric(f"{name}.failure", 1, group)
+            raise
+        else:
+            put_metric(f"{name}.success", 1, group)
+            return result
         finally:
             # Measured by the clock that nobody sets; torchelastic takes the one that NTP moves.
-            took_ms = int((time.monotonic() - started_at) * 1000)
-            put_metric(f"{name}.{end}", 1, group)
-            put_metric(f"{name}.duration.ms", took_ms, group)
-        return result
+            put_metric(f"{name}.duration.ms", int((time.monotonic() - started_at) * 1000), group)
 
     return wrapper  # type: ignore[return-value]  # what wraps a function is called as it is
