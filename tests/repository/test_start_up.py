@@ -26,6 +26,7 @@ DENIED = (
     "phalanx.agent.processes.terminal",
     "phalanx.cli.argparse_actions",
     "phalanx.cli.completion",
+    "phalanx.cli.console_script",
     "phalanx.cli.config",
     "phalanx.cli.further",
     "phalanx.cli.legacy",
