@@ -66,10 +66,14 @@ def folded(*happenings: job.Happening) -> JobStatus:
     return status
 
 
-def test_before_and_in_a_meeting() -> None:
-    assert folded().phase == "meeting"
+def test_before_and_in_a_rendezvous() -> None:
+    assert folded().phase == "rendezvous"
     status = folded(*RUNNING[:3])
-    assert (status.phase, status.name, status.waiting_for) == ("meeting", "train.py", "1 of 2 nodes is here")
+    assert (status.phase, status.name, status.waiting_for) == (
+        "rendezvous",
+        "train.py",
+        "1 of 2 nodes is here",
+    )
 
 
 def test_while_workers_run() -> None:

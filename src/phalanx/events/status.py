@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from phalanx.events import job
 from phalanx.records import Struct, changed
 
-__all__ = ["JobStatus", "WorkerStatus"]
+__all__ = ["EndingName", "JobStatus", "Phase", "WorkerState", "WorkerStatus"]
+
+Phase = Literal["rendezvous", "running", "stopping", "waiting", "ended"]
+"""``rendezvous``: nodes meet for this node's first round. ``running``: workers run, or start. ``stopping``: they are
+asked to stop. ``waiting``: they are gone, and another round or the job's end is to come. ``ended``."""
+WorkerState = Literal["starting", "running", "succeeded", "failed", "stopped"]
+"""``stopped``: it ended because it was asked to."""
+EndingName = Literal["succeeded", "failed", "stopped"]
 
 
 class WorkerStatus(Struct, kw_only=True):
@@ -23,8 +30,7 @@ class WorkerStatus(Struct, kw_only=True):
     local_rank: int
     pid: int = 0
     """0: it has not started yet."""
-    state: str = "starting"
-    """``starting``, ``running``, ``succeeded``, ``failed``, or ``stopped``: it ended because it was asked to."""
+    state: WorkerState = "starting"
     exit_code: int | None = None
     """Negative: the number of the signal that killed it. None: it has not ended."""
 
@@ -34,12 +40,11 @@ class JobStatus(Struct, kw_only=True):
 
     >>> status = JobStatus().after(job.RoundOpened(at_ns=0, round=1))
     >>> status.phase, status.after(job.WaitingFor(at_ns=0, sentence="1 of 2 nodes is here")).waiting_for
-    ('meeting', '1 of 2 nodes is here')
+    ('rendezvous', '1 of 2 nodes is here')
     """
 
-    phase: str = "meeting"
-    """``meeting``: nodes meet for this node's first round. ``running``: workers run, or start. ``stopping``: they are
-    asked to stop. ``waiting``: they are gone, and another round or the job's end is to come. ``ended``."""
+    phase: Phase = "rendezvous"
+    """See ``Phase``."""
     name: str = ""
     run_id: str = ""
     host: str = ""
@@ -63,8 +68,8 @@ class JobStatus(Struct, kw_only=True):
     """What is waited for, in words, as long as no workers run."""
     reason: str = ""
     """Why the workers are stopped, why there is another round, or why the job has ended."""
-    ending: str | None = None
-    """``succeeded``, ``failed`` or ``stopped``; None: it goes on."""
+    ending: EndingName | None = None
+    """None: it goes on."""
     exit_code: int | None = None
     """As of ``phalanx run``."""
 

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Collection, Generator
+from collections.abc import Callable, Collection, Generator
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from phalanx.agent.verdict.verdict import Ending
+from phalanx.events.job import Happening
 from phalanx.events.status import JobStatus
 from phalanx.launcher.functions.failure import raised_by
 from phalanx.launcher.functions.function_job import FunctionJob
@@ -19,6 +20,7 @@ from phalanx.launcher.functions.output import Output
 from phalanx.launcher.functions.result import LaunchResult, NotSent
 from phalanx.launcher.hosting.library import AgentProcess
 from phalanx.launcher.hosting.outcome import Outcome
+from phalanx.launcher.hosting.watching import AsyncWatch, Watch
 
 __all__ = ["Job"]
 
@@ -64,9 +66,33 @@ class Job(Generic[R]):
         """How the job stands on this node: phase, round, workers, progress. Never waits."""
         return self.agent.status()
 
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end, whatever it is; False when ``timeout_s`` was not enough, and the job goes on."""
-        return self.agent.wait(timeout_s) is not None
+    def watch(self, timeout_s: float | None = None) -> Watch:
+        """How the job stands now, and then at each change until its end: ``for status in job.watch(): …``.
+
+        Event-driven, and for as many watchers as there are. Raises ``TimeoutError`` as ``result`` does.
+        """
+        watch = self.agent.watch(timeout_s)
+        watch.keeps = self
+        return watch
+
+    def watch_async(self, timeout_s: float | None = None) -> AsyncWatch:
+        """The same in a running asyncio loop: ``async for status in job.watch_async(): …``."""
+        watch = self.agent.watch_async(timeout_s)
+        watch.keeps = self
+        return watch
+
+    def wait(
+        self,
+        timeout_s: float | None = None,
+        *,
+        on_happening: Callable[[Happening], object] | None = None,
+    ) -> bool:
+        """Wait for the end, whatever it is; False when ``timeout_s`` was not enough, and the job goes on.
+
+        ``on_happening`` is called here with each happening as it comes (``phalanx.events.job``); what it raises is
+        raised, and the job goes on. Each happening is handed out once, to whoever asks first.
+        """
+        return self.agent.wait(timeout_s, on_happening=on_happening) is not None
 
     def result(self, timeout_s: float | None = None) -> LaunchResult[R]:
         """Wait for the end, and return the values of all ranks.
@@ -77,7 +103,7 @@ class Job(Generic[R]):
         outcome = self.agent.wait(timeout_s)
         if outcome is None:
             raise TimeoutError(f"{self.name} still runs after {timeout_s:g} s")
-        found = self.concluded(outcome)
+        found = self._concluded(outcome)
         if isinstance(found, LaunchResult):
             return found
         raise found
@@ -104,7 +130,7 @@ class Job(Generic[R]):
         return self._awaited().__await__()
 
     async def _awaited(self) -> LaunchResult[R]:
-        found = self.concluded(await self.agent.wait_async())
+        found = self._concluded(await self.agent.wait_async())
         if isinstance(found, LaunchResult):
             return found
         raise found
@@ -133,9 +159,9 @@ class Job(Generic[R]):
     def _conclude(self) -> None:
         outcome = self.agent.wait(0)
         if outcome is not None:
-            self.concluded(outcome)
+            self._concluded(outcome)
 
-    def concluded(self, outcome: Outcome) -> LaunchResult[R] | BaseException:
+    def _concluded(self, outcome: Outcome) -> LaunchResult[R] | BaseException:
         """What ``result`` returns or raises, for who wants no more frames in the traceback than its own."""
         with self._lock:
             self._close(outcome)

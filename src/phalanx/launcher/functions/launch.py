@@ -62,7 +62,7 @@ def launch(
     with job:
         outcome = job.agent.wait()
     assert outcome is not None, "there was no limit"
-    found = job.concluded(outcome)
+    found = job._concluded(outcome)
     if isinstance(found, LaunchResult):
         return found
     raise found  # here, so that the worker's frames come right below this one

@@ -21,7 +21,6 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Any, Self
 
-from phalanx.agent.verdict.verdict import Ending
 from phalanx.events.job import Happening
 from phalanx.events.status import JobStatus
 from phalanx.launcher.hosting.descriptors import (
@@ -34,11 +33,12 @@ from phalanx.launcher.hosting.descriptors import (
     readable,
 )
 from phalanx.launcher.hosting.handover import from_json, to_json
-from phalanx.launcher.hosting.outcome import LastWords, Outcome
-from phalanx.launcher.hosting.outlook import HappeningsIn
+from phalanx.launcher.hosting.outcome import LastWords, Outcome, without_a_word
+from phalanx.launcher.hosting.outlook import HappeningsIn, Subscriber
+from phalanx.launcher.hosting.watching import AsyncWatch, Watch
 from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
-from phalanx.multiprocessing.pidfd import EXIT_CODE_LOST, Child, has_ended, ready_of, watch_child
+from phalanx.multiprocessing.pidfd import Child, has_ended, ready_of, watch_child
 
 __all__ = ["AgentProcess", "Outcome", "start"]
 
@@ -182,15 +182,18 @@ class AgentProcess:
         and the job goes on. Each happening is handed out once, to whoever asks first.
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
+        told = None if on_happening is None else self._subscribed()
         while True:
-            awaited = self._awaited()
+            awaited = self._awaited(told)
             self._hand_out(on_happening)
             if awaited is None:
                 return self._outcome
             fds, limit_s = awaited
             try:
                 left_s = -1.0 if give_up_at is None else max(0.0, give_up_at - time.monotonic())
-                ready = ready_of(fds, left_s if limit_s is None or 0 <= left_s < limit_s else limit_s)
+                ready = ready_of(
+                    [*fds, *_fds(told)], left_s if limit_s is None or 0 <= left_s < limit_s else limit_s
+                )
             finally:
                 close_all(fds)
             if fds[0] not in ready and give_up_at is not None and time.monotonic() >= give_up_at:
@@ -201,17 +204,26 @@ class AgentProcess:
 
         ``on_happening`` is called in the loop, as in ``wait``.
         """
+        told = None if on_happening is None else self._subscribed()
         while True:
-            awaited = self._awaited()
+            awaited = self._awaited(told)
             self._hand_out(on_happening)
             if awaited is None:
                 assert self._outcome is not None, "nothing is awaited"
                 return self._outcome
             fds, limit_s = awaited
             try:
-                await readable(fds, limit_s)
+                await readable([*fds, *_fds(told)], limit_s)
             finally:
                 close_all(fds)
+
+    def watch(self, timeout_s: float | None = None) -> Watch:
+        """How the job stands now, and then at each change until its end; see ``Watch``."""
+        return Watch(self._subscribed(), self._awaited, _name(self._options), timeout_s)
+
+    def watch_async(self, timeout_s: float | None = None) -> AsyncWatch:
+        """The same, for ``async for`` in a running asyncio loop."""
+        return AsyncWatch(self._subscribed(), self._awaited, _name(self._options), timeout_s)
 
     def happenings(self) -> list[Happening]:
         """What has happened since somebody asked last, in order; ``JobEnded`` comes last, once the agent is gone.
@@ -316,13 +328,20 @@ class AgentProcess:
         for one in taken:
             on_happening(one)
 
-    def _awaited(self) -> tuple[list[int], float | None] | None:
+    def _subscribed(self) -> Subscriber:
+        self.wait(0.0)
+        with self._lock:
+            return self._happenings.subscribe()
+
+    def _awaited(self, told: Subscriber | None = None) -> tuple[list[int], float | None] | None:
         """Descriptors to wait for, which are the caller's to close, and for how long at most; None: it is over.
 
         The first is readable when the agent has ended, or nothing of its job is left; the second, if there is one, when
         something has happened. Copies, because each waiter may be in another thread or loop, and whoever comes first
-        closes ours.
+        closes ours. What ``told`` was told before is taken in here.
         """
+        if told is not None:
+            told.quiet()
         with self._lock:
             if self._outcome is not None:
                 return None
@@ -337,7 +356,7 @@ class AgentProcess:
                 if left_s > 0 and not has_ended(self._link.fileno()):  # its other end is the keeper's, too
                     return [os.dup(self._link.fileno())], left_s
             code = self._process.poll()
-            self._outcome = outcome or _without_a_word(_name(self._options), code)
+            self._outcome = outcome or without_a_word(_name(self._options), code)
             self._happenings.finish("" if last is None else last.happenings, self._outcome)
             self._close()
             return None
@@ -357,31 +376,13 @@ class AgentProcess:
             self._child = None
 
 
+def _fds(told: Subscriber | None) -> list[int]:
+    """What is readable when another waiter has taken in what has happened."""
+    return [] if told is None else [told.fd]
+
+
 def _name(options: RunOptions) -> str:
     return options.name or options.entrypoint
-
-
-def _without_a_word(name: str, code: int | None) -> Outcome:
-    """The outcome of an agent that died of something else than its job."""
-    if not code:  # with 0 there would be a word; so says Popen when somebody else has taken the status
-        code, how = (
-            EXIT_CODE_LOST,
-            "has ended, and its exit status was lost: this program ignores SIGCHLD, or",
-        )
-        how += " something in it waits for children of others"
-    elif code < 0:
-        how = f"was killed by {_signal_name(-code)}; its keeper has ended what was left of the job"
-        code = 128 - code
-    else:
-        how = f"ended with exit code {code} before it could say why; see its standard error"
-    return Outcome(exit_code=code, ending=Ending.FAILED, report=f"phalanx: the agent of {name} {how}\n")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _signal_for(kind: type[BaseException] | None) -> signal.Signals:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 from phalanx.agent.verdict.verdict import Ending, Verdict
+from phalanx.multiprocessing.pidfd import EXIT_CODE_LOST
 from phalanx.records import Struct
 
-__all__ = ["LastWords", "Outcome"]
+__all__ = ["LastWords", "Outcome", "without_a_word"]
 
 
 class Outcome(Struct, kw_only=True):
@@ -33,3 +36,26 @@ class LastWords(Struct, kw_only=True):
     outcome: Outcome
     happenings: str = ""
     """Lines of happenings that the host has not taken."""
+
+
+def without_a_word(name: str, code: int | None) -> Outcome:
+    """The outcome of an agent that died of something else than its job."""
+    if not code:  # with 0 there would be a word; so says Popen when somebody else has taken the status
+        code, how = (
+            EXIT_CODE_LOST,
+            "has ended, and its exit status was lost: this program ignores SIGCHLD, or",
+        )
+        how += " something in it waits for children of others"
+    elif code < 0:
+        how = f"was killed by {_signal_name(-code)}; its keeper has ended what was left of the job"
+        code = 128 - code
+    else:
+        how = f"ended with exit code {code} before it could say why; see its standard error"
+    return Outcome(exit_code=code, ending=Ending.FAILED, report=f"phalanx: the agent of {name} {how}\n")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

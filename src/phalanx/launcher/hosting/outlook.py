@@ -6,20 +6,23 @@ is still kept at its end goes to the host with the outcome, so that a host that 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from phalanx.events.job import Happening, HappeningsDropped, JobEnded
 from phalanx.events.lines import from_line, to_line
 from phalanx.events.status import JobStatus
+from phalanx.launcher.hosting.descriptors import above_standard
 from phalanx.launcher.hosting.outcome import Outcome
 
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["HappeningsIn", "HappeningsOut"]
+__all__ = ["HappeningsIn", "HappeningsOut", "Subscriber"]
 
 # Some 300 bytes each: hours of a quiet job, and what an agent may hold for a host that does not look.
 KEPT_MAX = 1000
@@ -103,6 +106,36 @@ class HappeningsOut:
             self._fd = -1
 
 
+class Subscriber:
+    """One of those who wait for what happens: ``fd`` is readable when there is more, whoever has read the pipe.
+
+    A status says everything, so of more than anybody keeps up with the oldest are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.fd = above_standard(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        self.statuses: deque[JobStatus] = deque(maxlen=UNTAKEN_MAX)
+        self._last: JobStatus | None = None
+
+    def tell(self, status: JobStatus) -> None:
+        """Something has happened, and now the job stands so."""
+        if status != self._last:
+            self._last = status
+            self.statuses.append(status)
+        with contextlib.suppress(BlockingIOError):  # 2**64 times unheard
+            os.eventfd_write(self.fd, 1)
+
+    def quiet(self) -> None:
+        """``fd`` is readable no more until there is something new."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fd)
+
+    def __del__(self) -> None:
+        # The only way to end one: who still holds it may be telling it something at this moment.
+        with contextlib.suppress(AttributeError):  # no descriptor was left to make one
+            os.close(self.fd)
+
+
 class HappeningsIn:
     """The host's end; who uses it holds a lock. ``fd`` is -1 where no happenings are sent."""
 
@@ -116,6 +149,14 @@ class HappeningsIn:
         self._dropped = 0
         self._dropped_at_ns = 0
         self._end: JobEnded | None = None
+        self._subscribers: WeakSet[Subscriber] = WeakSet()
+
+    def subscribe(self) -> Subscriber:
+        """Who is told of each change from now on, as long as somebody holds it; the first is how it stands now."""
+        subscriber = Subscriber()
+        subscriber.tell(self.status)
+        self._subscribers.add(subscriber)
+        return subscriber
 
     def read(self) -> None:
         """Take in what has come. Never blocks."""
@@ -178,6 +219,8 @@ class HappeningsIn:
             self._dropped_at_ns = self._untaken.popleft().at_ns
         self._untaken.append(happening)
         self.status = self.status.after(happening)
+        for subscriber in self._subscribers:
+            subscriber.tell(self.status)
 
 
 def _last_line(text: str) -> str:

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
     from phalanx.multiprocessing.logs import LogsSpecs
 
-__all__ = ["register_sent", "send", "sent_logs"]
+__all__ = ["NotSent", "register_sent", "send", "sent_logs"]
 
 
-def send(value: object, *, by_value: bool = True) -> NamelessFile | None:
-    """A file with the object, the caller's to keep while the agent runs; None when it cannot be sent.
+class NotSent(Exception):  # no error of the user's: the agent runs elsewhere then
+    """An object cannot be given to the agent; the text says why."""
 
-    That is so without cloudpickle: what ``__main__`` defines has no name that the agent could import. Without
+
+def send(value: object, *, by_value: bool = True) -> NamelessFile:
+    """A file with the object, the caller's to keep while the agent runs. Raises ``NotSent``.
+
+    That is so without cloudpickle, too: what ``__main__`` defines has no name that the agent could import. Without
     ``by_value`` it is not needed: for plain data.
     """
     from phalanx.functions.pickling import dump
@@ -33,8 +37,10 @@ def send(value: object, *, by_value: bool = True) -> NamelessFile | None:
     try:
         dump([str(one) for one in sys.path], buffer, by_value=False)
         dump(value, buffer, by_value=by_value)
-    except Exception:  # noqa: BLE001 # the user's classes; a lock, a socket or a thread in them is no mistake
-        return None
+    except ModuleNotFoundError as missing:
+        raise NotSent(f"{missing.name} is not installed") from None
+    except Exception as reason:  # the user's classes; a lock or a socket in them is no mistake
+        raise NotSent(f"{type(reason).__name__}: {reason}") from reason
     file = NamelessFile("phalanx-object")
     try:
         file.write(buffer.getvalue())
@@ -44,7 +50,7 @@ def send(value: object, *, by_value: bool = True) -> NamelessFile | None:
     if file.path:
         return file
     file.close()
-    return None
+    raise NotSent("this system has no files without a name")
 
 
 def receive(path: str) -> Any:
