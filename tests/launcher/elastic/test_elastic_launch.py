@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 from tests.launcher import elastic_work
 from tests.launcher.elastic_work import Locked, Marked, SelfMade, of_rank
 
@@ -63,6 +64,7 @@ def wait_until(done: Any) -> None:
 
 @pytest.mark.torch
 @pytest.mark.compat("variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "same")
+@shows_names("same", "launcher", "LaunchConfig")
 def test_a_configuration_has_torchs_fields_and_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
         "import dataclasses, json, warnings; warnings.simplefilter('ignore')\n"
@@ -134,7 +136,12 @@ def test_the_macro_in_arguments_is_replaced_and_nothing_else_is() -> None:
     assert found == {rank: (rank, (str(rank), "$local_rank $$ ${x}", 3)) for rank in range(2)}
 
 
-@pytest.mark.compat("name torch.distributed.launcher.api.launch_agent", "same")
+@shows_names(
+    "better",
+    "launcher",
+    "launch_agent",
+    how="the agent is a process of its own, which ends with the program",
+)
 def test_a_command_is_executed_as_it_is_with_its_logs_where_the_configuration_says(tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(log_dir=str(tmp_path), redirects={0: Std.OUT}, tee=Std.NONE)
     arguments = ["-c", "echo rank $RANK of ${local_rank}"]
@@ -287,12 +294,18 @@ def test_a_backend_that_only_this_program_knows_goes_along_to_the_agent(made_by:
     assert limit == "(1, 2)"
 
 
-def test_a_backend_that_cannot_leave_this_program_runs_the_agent_here(made_by: Path) -> None:
+def test_a_backend_that_cannot_leave_this_program_runs_the_agent_here_and_says_so(
+    made_by: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     creator = functools.partial(Locked, lock=threading.Lock())
     rendezvous_handler_registry.register("of this process", creator)
     config = a_config(rdzv_backend="of this process", rdzv_configs={"made_by": str(made_by)})
     assert elastic_launch(config, of_rank)("x") == {0: (0, ("x",)), 1: (1, ("x",))}
     assert int(made_by.read_text().split()[0]) == os.getpid()
+    [warning] = [one.getMessage() for one in caplog.records if "cannot be sent" in one.getMessage()]
+    assert "'of this process'" in warning
+    assert "lock" in warning
+    assert "no worker channel" in warning
     with pytest.raises(ChildFailedError) as raised:
         elastic_launch(config, "/bin/false")()
     assert set(raised.value.failures) <= {0, 1}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE
 from phalanx.launcher.elastic.config_options import arguments_of, check_config, options_of, program_of
 from phalanx.launcher.elastic.launch_config import LaunchConfig
-from phalanx.launcher.hosting.sent_objects import send
+from phalanx.launcher.hosting.sent_objects import NotSent, send
 from phalanx.launcher.plugins import BACKENDS, is_rendezvous_handler
 from phalanx.logger import get_logger
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from phalanx.events.job import Happening
     from phalanx.launcher.hosting.outcome import Outcome
     from phalanx.launcher.options import RunOptions
-    from phalanx.multiprocessing.nameless import NamelessFile
 
 __all__ = ["elastic_launch", "launch_agent"]
+
+_RUNS_HERE = (
+    "%s cannot be sent to an agent beside this program (%s), so the agent runs in this program: no keeper ends its "
+    "workers if it is killed, no fence ends them when this node has lost the others, and they have no worker channel "
+    "(progress, values)"
+)
 
 
 class elastic_launch:  # noqa: N801 # torchelastic's name
@@ -113,19 +118,25 @@ def launch_agent(
 def _with_objects(config: LaunchConfig, files: contextlib.ExitStack) -> RunOptions | None:
     """The options, with what goes along in files; None: something cannot be sent."""
     options = options_of(config, entrypoint="")
-    sent: dict[str, NamelessFile | None] = {}
+    objects: dict[str, tuple[str, object, bool]] = {}
     if config.rdzv_backend not in BACKENDS:
         creator = _registered_here(config.rdzv_backend)
         # The settings of a plug-in, too: they may be other things than texts.
-        sent["sent_handler"] = send((creator, config.rdzv_configs), by_value=creator is not None)
+        name = f"what makes the rendezvous handler of {config.rdzv_backend!r}, with its rdzv_configs,"
+        objects["sent_handler"] = (name, (creator, config.rdzv_configs), creator is not None)
     if config.logs_specs is not None and type(config.logs_specs) is not DefaultLogsSpecs:
-        sent["sent_logs"] = send(config.logs_specs)
+        name = f"logs_specs, of type {type(config.logs_specs).__qualname__},"
+        objects["sent_logs"] = (name, config.logs_specs, True)
     changes: dict[str, str] = {}
-    for name, file in sent.items():
-        if file is not None:
-            files.callback(file.close)
-            changes[name] = file.path
-    return changed(options, **changes) if len(changes) == len(sent) else None
+    for field, (name, value, by_value) in objects.items():
+        try:
+            file = send(value, by_value=by_value)
+        except NotSent as reason:
+            get_logger(__name__).warning(_RUNS_HERE, name, reason)
+            return None
+        files.callback(file.close)
+        changes[field] = file.path
+    return changed(options, **changes)
 
 
 def _registered_here(backend: str) -> Any:
