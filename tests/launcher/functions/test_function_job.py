@@ -14,7 +14,7 @@ from tests.system.launch import LIMIT_S
 
 from phalanx.cli.run import run_options
 from phalanx.launcher import Outcome
-from phalanx.launcher.functions.function_job import FunctionJob, RemoteError
+from phalanx.launcher.functions.function_job import FunctionJob, RemoteError, UnreadableValue
 from phalanx.records import changed
 
 pytestmark = pytest.mark.system
@@ -223,3 +223,48 @@ def test_an_exception_that_no_pickle_takes_is_told_by_name_and_text(jobs: Jobs) 
     assert isinstance(raised, KeyError)
     assert isinstance(raised.__cause__, RemoteError)
     assert str(raised.__cause__).endswith("Odd: odd")
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("round", 2), ("round", -1), ("rank", 1), ("rank", 1 << 62), ("world", 5), ("length", -5), ("kind", 99)],
+)
+def test_an_answer_that_is_not_as_the_agent_tells_is_no_answer(jobs: Jobs, what: str, value: int) -> None:
+    def forge(what: str, value: int) -> None:
+        import json
+        import struct
+        import sys
+        import time
+
+        if os.environ["RANK"] == "1":
+            time.sleep(0.5)
+            return
+        words = Path("/proc/self/cmdline").read_text().split("\0")
+        order = next(number for number, one in enumerate(words) if one.startswith("/proc/"))
+        terms = json.loads(Path(words[order]).read_bytes()[int(words[order + 1]) :])
+        head = {"kind": 2, "round": 1, "rank": 0, "world": 2, "length": 7, "others": 0, what: value}
+        with open(terms["answers"][0], "r+b") as file:
+            file.write(struct.pack("<8sqqqqqq8x", b"phxansw1", *head.values()) + b"garbage")
+        sys.stdout.flush()
+        os._exit(0)
+
+    job, outcome = jobs.run(forge, what, value)
+    assert outcome.exit_code == 0
+    for _ in range(2):
+        with pytest.raises(UnreadableValue, match="rank 0 has ended with exit code 0 and left no answer"):
+            job.returned()
+
+
+def test_an_exception_of_a_worker_that_succeeds_all_the_same_is_no_shorter_result(jobs: Jobs) -> None:
+    def train() -> None:
+        import atexit
+
+        atexit.register(os._exit, 0)
+        raise ValueError("told")
+
+    job, outcome = jobs.run(train, nproc=1)
+    assert outcome.exit_code == 0
+    with pytest.raises(
+        UnreadableValue, match="left an exception, and then its process ended with exit code 0"
+    ):
+        job.returned()

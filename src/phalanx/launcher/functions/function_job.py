@@ -155,21 +155,34 @@ class FunctionJob:
     @property
     def world_size(self) -> int:
         """Of the last round, 0 if no worker has come as far as to say so."""
-        return max((one.world_size for _, one in self._answers()), default=0)
+        return self.agent.status().world_size or max(
+            (one.world_size for _, one in self._answers()), default=0
+        )
 
     def returned(self) -> dict[int, Any]:
         """What this node's ranks returned; None for one that ended its process itself, with exit code 0.
 
         For after the end of a job that succeeded: of one that failed it has whoever returned before. Raises
-        ``UnreadableValue``, each time, when one of the values cannot be unpickled.
+        ``UnreadableValue``, each time, when one of the values cannot be unpickled, or is not there.
         """
         if self._values is None:
             values: dict[int, Any] = {}
-            for file, answer in self._answers():
+            found = {answer.rank: (file, answer) for file, answer in self._answers()}
+            for rank in self._ended_well() | found.keys():
+                if rank not in found:
+                    raise UnreadableValue(
+                        f"rank {rank} has ended with exit code 0 and left no answer: its interpreter ended before it "
+                        "called the function, or something has written over what it left"
+                    )
+                file, answer = found[rank]
                 if answer.kind == STARTED:
-                    values[answer.rank] = None
+                    values[rank] = None
                 elif answer.kind == RETURNED:
-                    values[answer.rank] = _value(file, answer)
+                    values[rank] = _value(file, answer)
+                elif rank in self._ended_well():
+                    raise UnreadableValue(
+                        f"rank {rank} left an exception, and then its process ended with exit code 0 all the same"
+                    )
             self._values = values
         return dict(self._values)
 
@@ -202,10 +215,30 @@ class FunctionJob:
         self.close()
 
     def _answers(self) -> list[tuple[NamelessFile, Answer]]:
-        """The answers of the last round; a rank that did not come up in it may have left one of an earlier round."""
-        found = [(file, answer) for file in self._files if file.fd >= 0 and (answer := read_answer(file.fd))]
-        last = max((answer.round for _, answer in found), default=0)
-        return [(file, answer) for file, answer in found if answer.round == last]
+        """The answers of the last round; a rank that did not come up in it may have left one of an earlier round.
+
+        Any program of this user can write into such a file: what is not as the agent has told of it is no answer.
+        """
+        found = [
+            (local_rank, file, answer)
+            for local_rank, file in enumerate(self._files)
+            if file.fd >= 0 and (answer := read_answer(file.fd))
+        ]
+        status = self.agent.status()
+        if not status.workers:  # the agent could not tell
+            last = max((answer.round for _, _, answer in found), default=0)
+            return [(file, answer) for _, file, answer in found if answer.round == last]
+        ranks = {one.local_rank: one.rank for one in status.workers}
+        return [
+            (file, answer)
+            for local_rank, file, answer in found
+            if (answer.round, answer.rank, answer.world_size)
+            == (status.round, ranks.get(local_rank), status.world_size)
+        ]
+
+    def _ended_well(self) -> set[int]:
+        """This node's ranks that have succeeded, as the agent tells."""
+        return {one.rank for one in self.agent.status().workers if one.state == "succeeded"}
 
 
 def _value(file: NamelessFile, answer: Answer) -> Any:
