@@ -51,6 +51,7 @@ def test_the_words_say_how_a_script_is_told_its_local_rank(
         ),
         (["--use-evn", "x"], "unknown flag --use-evn; did you mean --use-env?"),
         (["--config", "job.yaml"], "no script was named after the flags; name it, or say --use-env"),
+        (["--nnodes=1"], "no script was named; name it after the flags"),
         (["--use-env=1", "x"], "--use-env takes no value"),
     ],
 )

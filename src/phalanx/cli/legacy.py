@@ -7,13 +7,14 @@ unless ``--use-env`` is given. torch 1 wrote ``--local_rank=N``, and scripts kno
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.cli import convert
 from phalanx.cli.mistakes import UsageError, warn
 from phalanx.cli.namespace import LOCAL_RANK_FLAGS
-from phalanx.cli.options import HELP, Option
+from phalanx.cli.options import HELP, OPTIONS, Option
 from phalanx.cli.options.option import switch
 from phalanx.cli.words import CommandLine, read_words
 from phalanx.multiprocessing.macros import LOCAL_RANK
@@ -69,11 +70,18 @@ def command_line(words: Sequence[str]) -> CommandLine:
         return CommandLine(given, line.script, line.arguments)
     if "no_python" in given:
         raise UsageError(NEEDS_USE_ENV)
-    if line.script is None:  # a file that names the script names its arguments, too
-        raise UsageError("no script was named after the flags; name it, or say --use-env")
+    if line.script is None:
+        if _names_a_file(given):  # which names the script's arguments, too
+            raise UsageError("no script was named after the flags; name it, or say --use-env")
+        raise UsageError("no script was named; name it after the flags, and its own arguments after it")
     return CommandLine(
         given, line.script, (f"{LOCAL_RANK_FLAGS[str(spelling)]}={LOCAL_RANK}", *line.arguments)
     )
+
+
+def _names_a_file(given: Mapping[str, str]) -> bool:
+    (config,) = (one for one in OPTIONS if one.dest == "config")
+    return bool(given.get(config.dest) or any(os.environ.get(name) for name in config.variables))
 
 
 def parse_args(args: Sequence[str] | None) -> Any:
