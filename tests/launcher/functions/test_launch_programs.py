@@ -370,3 +370,29 @@ def test_nobody_waits_for_a_rank_that_has_ended_without_a_word(programs: Program
             ["number", "4"],
         ]
         assert out.endswith("number 4 [True, True, True, True]\n")
+
+
+@pytest.mark.parametrize("leaving", ["sys.exit(0)", "raise ValueError('of the child')"])
+def test_a_child_that_leaves_its_copy_of_the_block_stops_no_job_of_its_parent(
+    programs: Programs, leaving: str
+) -> None:
+    out = programs.run(
+        f"""
+        import os, sys, time
+        import phalanx
+
+        def train(gate):
+            while not os.path.exists(gate):
+                time.sleep(0.02)
+            return "done"
+
+        with phalanx.start(train, os.path.abspath("gate")) as job:
+            child = os.fork()
+            if child == 0:
+                {leaving}
+            os.waitpid(child, 0)
+            open("gate", "w").close()
+            print(job.result()[0])
+        """
+    )
+    assert out == "done\n"

@@ -58,6 +58,7 @@ class Job(Generic[R]):
         self._temporary = temporary
         self._passed = pass_signals
         self._lock = threading.Lock()
+        self._host = os.getpid()
         self._result: LaunchResult[Any] | None = None
         self._raised: BaseException | None = None
         self._trace: TracebackType | None = None
@@ -157,6 +158,8 @@ class Job(Generic[R]):
         return f"<Job {self.name}: {self.agent!r}>"
 
     def _conclude(self) -> None:
+        if os.getpid() != self._host:  # a forked child, which has left its copy of the block
+            return
         outcome = self.agent.wait(0)
         if outcome is not None:
             self._concluded(outcome)

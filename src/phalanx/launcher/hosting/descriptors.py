@@ -7,7 +7,18 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
-__all__ = ["above_standard", "close_all", "copies", "open_or_null", "own_pidfd", "pipe", "readable"]
+from phalanx.multiprocessing.pidfd import Child, watch_child
+
+__all__ = [
+    "above_standard",
+    "close_all",
+    "copies",
+    "open_or_null",
+    "own_pidfd",
+    "pipe",
+    "readable",
+    "watched",
+]
 
 
 def copies(*fds: int) -> list[int]:
@@ -21,6 +32,14 @@ def copies(*fds: int) -> list[int]:
         close_all(made)
         raise
     return made
+
+
+def watched(pid: int) -> Child | None:
+    """A child by descriptor; None if it has ended, and left no trace because this program ignores SIGCHLD."""
+    try:
+        return watch_child(pid)
+    except ProcessLookupError:
+        return None
 
 
 def close_all(fds: Iterable[int]) -> None:

@@ -31,6 +31,7 @@ from phalanx.launcher.hosting.descriptors import (
     own_pidfd,
     pipe,
     readable,
+    watched,
 )
 from phalanx.launcher.hosting.handover import from_json, to_json
 from phalanx.launcher.hosting.outcome import LastWords, Outcome, without_a_word
@@ -38,7 +39,7 @@ from phalanx.launcher.hosting.outlook import HappeningsIn, Subscriber
 from phalanx.launcher.hosting.watching import AsyncWatch, Watch
 from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
-from phalanx.multiprocessing.pidfd import Child, has_ended, ready_of, watch_child
+from phalanx.multiprocessing.pidfd import Child, has_ended, ready_of
 
 __all__ = ["AgentProcess", "Outcome", "start"]
 
@@ -125,7 +126,7 @@ def _started(
         **place,
     )
     try:
-        return process, _watch(process.pid)
+        return process, watched(process.pid)
     except BaseException:  # no descriptor is left: an agent that cannot be watched must not be there
         process.kill()
         process.wait()
@@ -164,6 +165,7 @@ class AgentProcess:
         self._lock = threading.Lock()
         self._outcome: Outcome | None = None
         self._ended_at: float | None = None
+        self._host = os.getpid()
 
     @property
     def pid(self) -> int:
@@ -278,6 +280,10 @@ class AgentProcess:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if (
+            os.getpid() != self._host
+        ):  # a forked child, which leaves its copy of the block: the job is its parent's
+            return
         self._ask(_signal_for(kind))
         try:
             self.wait()
@@ -292,6 +298,8 @@ class AgentProcess:
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._host:
+            return
         self._ask(_signal_for(kind))
         try:
             await self.wait_async()
@@ -388,11 +396,3 @@ def _name(options: RunOptions) -> str:
 def _signal_for(kind: type[BaseException] | None) -> signal.Signals:
     """What a block that is left so sends: Ctrl-C is what its user pressed."""
     return signal.SIGINT if kind is not None and issubclass(kind, KeyboardInterrupt) else signal.SIGTERM
-
-
-def _watch(pid: int) -> Child | None:
-    """The child by descriptor; None if it has ended, and left no trace because this program ignores SIGCHLD."""
-    try:
-        return watch_child(pid)
-    except ProcessLookupError:
-        return None
