@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from tests.compat.marks import COLLECTED, marks_of
 
 # A shared, slow machine makes any single example late; the timeout of each test is the bound.
 settings.register_profile("shared-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,7 +46,8 @@ for _number, _usual in (
         signal.signal(_number, _usual)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[COLLECTED] = ({item.path for item in items}, list(marks_of(items)))
     for item in items:
         folder = item.path.relative_to(_HERE).parts[0]
         for mark in _MARKS_OF_FOLDERS.get(folder, ()):

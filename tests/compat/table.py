@@ -9,15 +9,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 
-from tests.compat.marks import BadMarks, Item, collect
+from tests.compat.marks import OBJECTS, VERDICTS, BadMarks, Item, collect
 
 HEAD = """\
 # What is compatible with torchrun
 
 Made from the tests by `python -m tests.compat.table`: each line is an item that at least one test shows. *Same* means
-that a program or a person who knows torchrun 2.13 sees no difference; *better* says what the difference is; *not
-offered* says why. How programs that import torch's own names run on Phalanx is on the page
-[torch's own names](torch-names.md).
+that what it does is tested, and that a program or a person who knows torchrun 2.13 sees no difference; *better* says
+what the difference is; *not offered* says why. *Same signature* is less: the name is there by signature and members
+alone, compared with torch's, and no test shows what it does. A name that has several paths is one object, and the same
+at each of them; a variable `PET_…` is as its flag. How programs that import torch's own names run on Phalanx is on the
+page [torch's own names](torch-names.md); what commands do differently is in
+[coming from torchrun](from-torchrun.md).
 """
 
 SECTIONS = {
@@ -41,8 +44,11 @@ def page(items: Mapping[str, Item]) -> str:
 
 
 def _count(items: Iterable[Item]) -> str:
-    verdicts = [item.verdict for item in items]
-    counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in ("same", "better", "not offered")]
+    things = {
+        OBJECTS.get(item.name, item.name): item.verdict for item in items
+    }  # an object with many paths is one
+    verdicts = list(things.values())
+    counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in (*VERDICTS[1:], VERDICTS[0])]
     return f"{len(verdicts)} items: {', '.join(counted)}.\n"
 
 

@@ -1,7 +1,8 @@
 """Every public name of appendix A, by torch's module path, beside torch's own: kind, signature, methods, members.
 
-What is not in ``BETTER`` or in the table's ``NOT_OFFERED`` is the same: no parameter is missing, renamed, moved or has
-another default. What is in ``BETTER`` for its parameters takes exactly those beside torch's.
+This shows a name's signature and members, and says no more in the table of compatibility: no parameter is missing,
+renamed, moved or has another default; what is in ``TAKES`` takes exactly those beside torch's. What a name does is
+shown, and marked, by the tests of its part.
 """
 
 from __future__ import annotations
@@ -53,8 +54,13 @@ def _expected(name: str) -> tuple[str, ...]:
     if name in names.NOT_OFFERED:
         return f"name {name}", "not offered", names.NOT_OFFERED[name]
     if name in SAME or leaf not in TAKES | OTHERWISE:
-        return f"name {name}", "same"
-    return f"name {name}", "better", TAKES[leaf][1] if leaf in TAKES else OTHERWISE[leaf]
+        is_constant = TORCH_NAMES[name.rpartition(".")[0]][leaf]["kind"] == "constant"
+        return f"name {name}", "same" if is_constant else "same signature"
+    if leaf in OTHERWISE:
+        return f"name {name}", "better", OTHERWISE[leaf]
+    parameters, purpose = TAKES[leaf]
+    taken = " and ".join(f"`{parameter}`" for parameter in sorted(parameters))
+    return f"name {name}", "same signature", f"{taken} beside torch's parameters: {purpose}"
 
 
 def _parameter(name: str) -> Any:

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.compat.old_etcd import cas_delay
 from phalanx.compat.processes import SubprocessHandler, get_std_cm, get_subprocess_handler
@@ -30,6 +31,9 @@ print(open("out.txt").read(), open("err.txt").read())
 
 @pytest.mark.torch
 @pytest.mark.parametrize("words", [(), ("kill",)])
+@shows_names(
+    "same", "elastic.multiprocessing.subprocess_handler", "SubprocessHandler", "get_subprocess_handler"
+)
 def test_a_handler_of_a_process_does_what_torchs_does(python: Python, words: tuple[str, ...]) -> None:
     ours = python(USE_A_HANDLER, *words, compat=True)
     assert ours == python(USE_A_HANDLER, *words)
@@ -37,6 +41,12 @@ def test_a_handler_of_a_process_does_what_torchs_does(python: Python, words: tup
     assert ours.splitlines()[0].endswith(f"None {-signal.SIGKILL if words else -signal.SIGTERM}")
 
 
+@shows_names(
+    "better",
+    "elastic.multiprocessing.subprocess_handler",
+    "SubprocessHandler",
+    how="close() after the end is no error",
+)
 def test_closing_after_the_end_is_no_error(tmp_path: Path) -> None:
     """torch's raises ProcessLookupError."""
     out, err = str(tmp_path / "out"), str(tmp_path / "err")
@@ -52,12 +62,14 @@ def test_a_command_that_is_not_there_leaves_no_file_open(tmp_path: Path) -> None
         SubprocessHandler("no-such-command", (), {}, str(tmp_path / "out"), None, 0, None)
 
 
+@shows_names("same", "elastic.multiprocessing.api", "get_std_cm")
 def test_a_stream_is_redirected_only_where_a_file_is_named() -> None:
     assert isinstance(get_std_cm("", nullcontext), nullcontext)
     with get_std_cm("file", nullcontext) as entered:
         assert entered == "file"
 
 
+@shows_names("same", "elastic.rendezvous.etcd_store", "cas_delay")
 def test_the_delay_before_another_attempt_is_a_short_sleep() -> None:
     assert cas_delay() is None  # type: ignore[func-returns-value]
 

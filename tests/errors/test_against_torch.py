@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, read_error_file
 
@@ -105,6 +106,7 @@ def _ours(case: list[list[Any]]) -> tuple[dict[int, ProcessFailure], ChildFailed
 
 
 @pytest.mark.parametrize("name", NAMES)
+@shows_names("same", "elastic.multiprocessing.errors", "ProcessFailure")
 def test_a_failure_has_the_fields_that_torch_gives_it(name: str, cases: Any, answers: Any) -> None:
     failures, error = _ours(cases[name])
     assert error.get_first_failure()[0] == answers[name]["first"]
@@ -117,6 +119,7 @@ def test_a_failure_has_the_fields_that_torch_gives_it(name: str, cases: Any, ans
 
 
 @pytest.mark.parametrize("name", NAMES)
+@shows_names("same", "elastic.multiprocessing.errors", "ChildFailedError")
 def test_the_report_is_torchs_line_by_line(name: str, cases: Any, answers: Any) -> None:
     _, error = _ours(cases[name])
     assert _comparable(error.format_msg()) == _comparable(answers[name]["report"])
@@ -137,6 +140,7 @@ def test_torch_prints_our_traceback_and_we_print_torchs(cases: Any, answers: Any
         assert "ValueError: bad batch 17: ä" in str(_ours(cases[name])[1])
 
 
+@shows_names("same", "elastic.multiprocessing.errors", "record")
 def test_our_record_of_an_exception_is_torchs_apart_from_the_additions(cases: Any, answers: Any) -> None:
     ours = json.loads(Path(cases["ours"][0][4]).read_text())
     torchs = json.loads(Path(cases["torch's"][0][4]).read_text())
@@ -156,6 +160,7 @@ def test_torchs_record_is_read_with_type_and_text(cases: Any, answers: Any) -> N
 
 
 @pytest.mark.parametrize("name", ["ours", "torch's", "short"])
+@shows_names("same", "elastic.multiprocessing.errors", "ErrorHandler")
 def test_a_file_is_passed_up_as_torch_passes_it_up(
     name: str, cases: Any, answers: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

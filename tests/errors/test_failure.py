@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.errors import ChildFailedError, ErrorHandler, ProcessFailure, set_error_handler
 
@@ -137,6 +138,12 @@ def test_the_error_survives_pickling(tmp_path: Path) -> None:
     assert (str(again), again.get_first_failure()[0], again.name) == (str(error), 4, "t")
 
 
+@shows_names(
+    "better",
+    "elastic.multiprocessing.errors",
+    "ChildFailedError",
+    how="the end of stderr is in the report of a worker that left nothing else",
+)
 def test_the_end_of_stderr_is_below_the_report_of_a_worker_that_left_nothing_else(tmp_path: Path) -> None:
     tail = "x" * 100_000 + "\ncuda: no device\n"
     error = ChildFailedError("t", {3: ProcessFailure(1, 1, 3, "", stderr_tail=tail)})

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 import phalanx
 from phalanx import errors
@@ -73,6 +74,12 @@ def diary() -> Iterator[Diary]:
     set_error_handler(None)
 
 
+@shows_names(
+    "better",
+    "elastic.multiprocessing.errors",
+    "record",
+    how="may be called with a handler alone: @record(error_handler=…)",
+)
 def test_bare_and_with_arguments_it_wraps_the_same(error_file: Path) -> None:
     mine = Diary()
 
@@ -242,6 +249,12 @@ def test_a_broken_subclass_hides_nothing(error_file: Path, capfd: Any) -> None:
     assert "phalanx: the error handler failed: KeyboardInterrupt" in capfd.readouterr().err
 
 
+@shows_names(
+    "better",
+    "elastic.multiprocessing.errors",
+    "get_error_handler",
+    how="always the same object, until set_error_handler() sets another",
+)
 def test_the_handler_is_the_same_object_until_another_is_set() -> None:
     first = get_error_handler()
     assert get_error_handler() is first

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 from tests.rendezvous.backends import Cell, CellBackend
 from tests.store.stories import PATIENCE_S, within
 
@@ -47,6 +48,7 @@ def _cells(run_id: str) -> RendezvousBackend:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("make", [_torchs, _cells])
+@shows_names("same", "elastic.rendezvous.dynamic_rendezvous", "RendezvousBackend")
 def test_a_backend_keeps_one_value_under_compare_and_set(make: Callable[[str], RendezvousBackend]) -> None:
     backend = make("job")
     assert backend.get_state() is None
@@ -71,6 +73,7 @@ def test_the_first_value_needs_no_look_before() -> None:
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous.c10d_rendezvous_backend", "C10dRendezvousBackend")
 def test_what_the_c10d_backend_writes_torchelastics_reads_and_the_other_way_round() -> None:
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend as Theirs
 
@@ -167,6 +170,7 @@ def test_a_store_that_nobody_serves_is_waited_for_as_long_as_was_said(opened: An
 @pytest.mark.parametrize(
     "options", [{"store_type": "x"}, {"read_timeout": -1}, {"read_timeout": "x"}, {"is_host": "x"}]
 )
+@shows_names("same", "elastic.rendezvous.c10d_rendezvous_backend", "create_backend")
 def test_options_that_torchelastic_refuses_are_refused(opened: Any, options: dict[str, Any]) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirParameters
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend as theirs

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 from tests.store.etcd.servers import free_ports
 
 from phalanx.rendezvous import RendezvousClosedError, RendezvousHandler, RendezvousInfo, RendezvousParameters
@@ -62,6 +63,12 @@ def test_c10d_over_a_shared_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-v2"])
+@shows_names(
+    "better",
+    "elastic.rendezvous.etcd_rendezvous",
+    "create_rdzv_handler",
+    how="a handler on etcd's v3 protocol: torch's speaks v2, which etcd no longer has",
+)
 def test_etcd_by_both_of_its_names(backend: str) -> None:
     pytest.importorskip("grpclib")
     from tests.store.etcd.servers import FAST, cluster

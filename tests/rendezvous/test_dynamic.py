@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 from tests.rendezvous.backends import Cell, CellBackend
 from tests.rendezvous.halls import Values
 
@@ -295,6 +296,7 @@ def test_a_handler_tells_what_it_was_made_with() -> None:
         {"keep_alive_interval": "x"},
     ],
 )
+@shows_names("same", "elastic.rendezvous.dynamic_rendezvous", "create_handler")
 def test_parameters_mean_what_they_mean_to_torchelastic(options: dict[str, Any]) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirParameters
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler as theirs

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 pytest.importorskip("grpclib")
 pytest.importorskip("google.protobuf")
@@ -39,6 +40,12 @@ def client(endpoint: str) -> Iterator[EtcdClient]:
     client.close()
 
 
+@shows_names(
+    "better",
+    "elastic.rendezvous.etcd_rendezvous_backend",
+    "EtcdRendezvousBackend",
+    how="on etcd's v3 protocol: torch's speaks v2, which etcd no longer has",
+)
 def test_a_backend_keeps_one_value_under_compare_and_set(client: EtcdClient) -> None:
     backend = EtcdRendezvousBackend(client, "one-value")
     assert backend.name == "etcd-v2"
@@ -75,6 +82,12 @@ def test_the_value_is_at_the_prefix_and_ends_some_time_after_its_last_write(clie
     assert result[2]
 
 
+@shows_names(
+    "better",
+    "elastic.rendezvous.etcd_store",
+    "EtcdStore",
+    how="on etcd's v3 protocol: torch's speaks v2, which etcd no longer has",
+)
 def test_a_store_has_torchs_methods_and_says_what_nobody_has_set(client: EtcdClient) -> None:
     store = EtcdStore(client, "/mine/store", timeout=timedelta(seconds=0.2))
     store.set("key", "value")
@@ -93,6 +106,12 @@ def test_a_store_has_torchs_methods_and_says_what_nobody_has_set(client: EtcdCli
     assert other.add("n", 1) == 1
 
 
+@shows_names(
+    "better",
+    "elastic.rendezvous.etcd_rendezvous_backend",
+    "create_backend",
+    how="on etcd's v3 protocol: torch's speaks v2, which etcd no longer has",
+)
 def test_parameters_make_a_backend_and_a_store(endpoint: str) -> None:
     backend, store = create_backend(RendezvousParameters("etcd", endpoint, "made", 1, 2, protocol="HTTP"))
     assert backend.name == "etcd"

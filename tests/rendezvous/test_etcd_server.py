@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.rendezvous import etcd_server
 from phalanx.rendezvous.etcd_server import EtcdServer, find_free_port, stop_etcd
@@ -26,6 +27,7 @@ def program(folder: Path, text: str) -> str:
     return str(path)
 
 
+@shows_names("same", "elastic.rendezvous.etcd_server", "EtcdServer")
 def test_it_serves_where_it_says_until_it_is_stopped() -> None:
     server = EtcdServer()
     assert (server.get_port(), server.get_host(), server.get_endpoint()) == (-1, "localhost", "localhost:-1")
@@ -83,6 +85,7 @@ def test_without_a_program_nothing_is_started(tmp_path: Path, monkeypatch: pytes
         EtcdServer().start()
 
 
+@shows_names("same", "elastic.rendezvous.etcd_server", "find_free_port")
 def test_a_free_port_is_kept_until_its_socket_is_closed() -> None:
     with find_free_port() as reserved, socket.socket(reserved.family) as other:
         with pytest.raises(OSError, match="in use"):
@@ -90,6 +93,7 @@ def test_a_free_port_is_kept_until_its_socket_is_closed() -> None:
         assert reserved.getsockname()[0] in ("127.0.0.1", "::1")
 
 
+@shows_names("same", "elastic.rendezvous.etcd_server", "stop_etcd")
 def test_stopping_takes_what_there_is(tmp_path: Path) -> None:
     stop_etcd(None)
     process = subprocess.Popen(["sleep", "600"])

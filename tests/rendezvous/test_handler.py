@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.compat.marks import shows_names
 
 import phalanx.rendezvous as ours
 from phalanx.rendezvous.endpoint import parse_rendezvous_endpoint
@@ -47,6 +48,16 @@ def test_every_public_name_is_there(theirs: Any) -> None:
 
 
 @pytest.mark.torch
+@shows_names(
+    "same",
+    "elastic.rendezvous",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+    "RendezvousError",
+    "RendezvousGracefulExitError",
+    "RendezvousStateError",
+    "RendezvousTimeoutError",
+)
 def test_errors_form_the_same_tree(theirs: Any) -> None:
     for name in [name for name in ours.__all__ if name.endswith("Error")]:
         bases = [base.__name__ for base in getattr(theirs, name).__mro__]
@@ -54,6 +65,7 @@ def test_errors_form_the_same_tree(theirs: Any) -> None:
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous", "RendezvousHandler")
 def test_a_handler_must_have_the_same_methods_and_nothing_else(theirs: Any) -> None:
     assert ours.RendezvousHandler.__abstractmethods__ == theirs.RendezvousHandler.__abstractmethods__
     for name in ours.RendezvousHandler.__abstractmethods__:
@@ -117,6 +129,7 @@ WORDS = st.sampled_from(
     default=st.none() | st.booleans() | st.integers(-1, 2) | WORDS,
     is_there=st.booleans(),
 )
+@shows_names("same", "elastic.rendezvous", "RendezvousParameters")
 def test_options_are_read_as_torchelastic_reads_them(value: Any, default: Any, is_there: bool) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters as Theirs
 
@@ -164,6 +177,7 @@ PORTS = st.sampled_from(
     | st.builds(str.__add__, HOSTS, PORTS)
     | st.text(alphabet="ah:[]. 19-_\t\n", max_size=12)
 )
+@shows_names("same", "elastic.rendezvous.utils", "parse_rendezvous_endpoint")
 def test_an_endpoint_is_read_as_torchelastic_reads_it(endpoint: str | None) -> None:
     from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint as theirs
 
@@ -171,6 +185,7 @@ def test_an_endpoint_is_read_as_torchelastic_reads_it(endpoint: str | None) -> N
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous.dynamic_rendezvous", "RendezvousTimeout")
 def test_timeouts_have_torchelastics_defaults_and_limits() -> None:
     from datetime import timedelta
 
@@ -189,6 +204,7 @@ def test_timeouts_have_torchelastics_defaults_and_limits() -> None:
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous.dynamic_rendezvous", "RendezvousSettings")
 def test_settings_have_torchelastics_fields() -> None:
     from dataclasses import fields
 
@@ -239,6 +255,9 @@ def test_the_address_of_rank_0_is_the_one_that_reached_the_store_if_that_is_know
     assert ours.RendezvousStoreInfo.build(0, store, None, 1).master_addr == "10.1.2.3"
 
 
+@shows_names(
+    "better", "elastic.rendezvous", "RendezvousStoreInfo", how="an address, for which no name server is asked"
+)
 def test_the_address_of_rank_0_is_never_a_name_that_others_may_not_know() -> None:
     import ipaddress
 
@@ -246,6 +265,7 @@ def test_the_address_of_rank_0_is_never_a_name_that_others_may_not_know() -> Non
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous", "RendezvousStoreInfo")
 def test_rank_0_writes_what_torchelastic_reads(theirs: Any) -> None:
     from torch.distributed import HashStore
 
@@ -255,6 +275,7 @@ def test_rank_0_writes_what_torchelastic_reads(theirs: Any) -> None:
     assert (read.master_addr, read.master_port) == (told.master_addr, told.master_port)
 
 
+@shows_names("same", "elastic.rendezvous", "RendezvousInfo")
 def test_info_is_what_was_agreed_and_does_not_change() -> None:
     where = ours.RendezvousStoreInfo("node0", 1234)
     info = ours.RendezvousInfo("store", 1, 2, where)

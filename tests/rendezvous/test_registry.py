@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousParameters
 from phalanx.rendezvous.registry import (
@@ -113,6 +114,7 @@ def test_a_handler_by_another_name_is_refused() -> None:
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous", "RendezvousHandlerRegistry", "RendezvousHandlerCreator")
 def test_torchelastics_registry_refuses_the_same() -> None:
     from torch.distributed.elastic.rendezvous import RendezvousHandlerRegistry as Theirs
 
@@ -128,11 +130,13 @@ def test_torchelastics_registry_refuses_the_same() -> None:
             registry.create_handler(parameters("mine"))
 
 
+@shows_names("same", "elastic.rendezvous", "rendezvous_handler_registry")
 def test_the_names_of_torchrun_are_built_in() -> None:
     for backend in ("static", "c10d", "etcd", "etcd-v2"):
         assert callable(rendezvous_handler_registry.find_creator(backend))
 
 
+@shows_names("same", "elastic.rendezvous.registry", "get_rendezvous_handler")
 def test_the_static_handler_is_made_by_its_name() -> None:
     handler = get_rendezvous_handler(parameters("static", rank=0))
     assert (handler.get_backend(), handler.get_run_id()) == ("static", "job")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 from tests.store.etcd.servers import free_ports
 
 from phalanx.rendezvous import (
@@ -95,6 +96,7 @@ def test_one_node_meets_itself() -> None:
 
 
 @pytest.mark.torch
+@shows_names("same", "elastic.rendezvous.static_tcp_rendezvous", "StaticTCPRendezvous")
 def test_what_never_changes_is_answered_as_torchelastic_answers() -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirParameters
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import create_rdzv_handler as theirs
@@ -127,6 +129,12 @@ def test_what_never_changes_is_answered_as_torchelastic_answers() -> None:
 @pytest.mark.parametrize("endpoint", ["", "host", "host:29500", "[::1]:5", "host:x", "a b:1"])
 @pytest.mark.parametrize(
     "options", [{}, {"rank": 0}, {"rank": "1"}, {"rank": "x"}, {"rank": 0, "timeout": "x"}]
+)
+@shows_names(
+    "better",
+    "elastic.rendezvous.static_tcp_rendezvous",
+    "create_rdzv_handler",
+    how="a rank that is no number is refused",
 )
 def test_parameters_that_torchelastic_refuses_are_refused(endpoint: str, options: dict[str, Any]) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters as TheirParameters

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.compat.items import TORCH_NAMES, required
+from tests.compat.items import SMALL, TORCH_NAMES, required
+from tests.compat.marks import COLLECTED, OBJECTS, Item, files_with_marks, merged
+from tests.compat.table import page as made
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/compatibility.md"
@@ -30,13 +32,23 @@ variables = {f"PET_{action.dest.upper()}" for action in actions if isinstance(ac
 print(json.dumps([sorted(flags), sorted(variables)]))
 """
 
+COLLECT = """
+import dataclasses, json
+from tests.compat.marks import collect
+print(json.dumps([dataclasses.asdict(item) for item in collect().values()]))
+"""
+
 
 @pytest.fixture(scope="module")
-def page() -> str:
-    """The page as the tests of this very tree make it."""
+def items(request: pytest.FixtureRequest) -> dict[str, Item]:
+    """What the tests of this very tree say: those of this session, if it is of all files that have marks."""
+    files, marks = request.config.stash[COLLECTED]
+    if files_with_marks() <= files:
+        return merged(marks)
+    # In a process of its own: pytest inside of pytest would share its state.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.compat.table"],
+        [sys.executable, "-c", COLLECT],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -44,7 +56,12 @@ def page() -> str:
         timeout=170,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return {each["name"]: Item(**each) for each in json.loads(done.stdout.splitlines()[-1])}
+
+
+@pytest.fixture(scope="module")
+def page(items: dict[str, Item]) -> str:
+    return made(items)
 
 
 def listed(page: str) -> set[str]:
@@ -85,3 +102,17 @@ def test_it_lists_each_flag_variable_name_and_extension_point_and_nothing_else(p
 def test_each_module_of_torchelastic_with_a_name_has_a_table(page: str) -> None:
     modules = {line[4:].strip("`") for line in page.splitlines() if line.startswith("### ")}
     assert modules == {module for module, names in TORCH_NAMES.items() if names}
+
+
+def test_all_paths_of_an_object_have_one_verdict(items: dict[str, Item]) -> None:
+    verdicts: dict[str, set[str]] = {}
+    for name, item in items.items():
+        verdicts.setdefault(OBJECTS.get(name, name), set()).add(item.verdict)
+    assert {name: found for name, found in verdicts.items() if len(found) > 1} == {}
+
+
+def test_what_programs_use_is_shown_by_what_it_does_and_not_by_its_signature_alone(
+    items: dict[str, Item],
+) -> None:
+    alone = {item.title.rpartition(".")[2] for item in items.values() if item.verdict == "same signature"}
+    assert alone == set(SMALL)

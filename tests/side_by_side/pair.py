@@ -6,12 +6,13 @@ import contextlib
 import dataclasses
 import re
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import pytest
+from tests.compat.marks import shows
 from tests.system.launch import TORCHRUN, Event, Job, Launcher, launcher_under_test, two_free_ports
+
+__all__ = ["Seen", "SideBySide", "shows"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,20 +36,6 @@ class Seen:
         """Paths of all files and folders under `logs`, with `*` for the random end of the run's folder name."""
         found = (str(path.relative_to(self.logs)) for path in self.logs.rglob("*"))
         return {re.sub(r"^(.+)_[A-Za-z0-9_]{8}(/|$)", r"\1_*\2", path) for path in found}
-
-
-Test = Callable[..., Any]
-
-
-def shows(verdict: str, *items: str, how: str = "") -> Callable[[Test], Test]:
-    """Mark a test with each of these items of the drop-in; see tests/compat/marks.py."""
-
-    def marked(test: Test) -> Test:
-        for item in items:
-            test = pytest.mark.compat(item, verdict, *([how] if how else []))(test)
-        return test
-
-    return marked
 
 
 class SideBySide:

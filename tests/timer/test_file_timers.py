@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.timer import FileTimerClient, FileTimerServer, configure, expires
 from phalanx.timer.requests import FileTimerRequest
@@ -63,6 +64,7 @@ def test_a_worker_that_is_too_slow_is_killed(fifo: str, server: FileTimerServer,
 
 @pytest.mark.torch
 @pytest.mark.compat("name torch.distributed.elastic.timer.file_based_local_timer.FileTimerClient", "same")
+@shows_names("same", "elastic.timer", "FileTimerRequest")
 def test_torchs_server_kills_a_worker_of_ours(fifo: str) -> None:
     program = (
         "import sys, threading, importlib\n"

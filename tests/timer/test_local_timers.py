@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.timer import LocalTimerClient, LocalTimerServer, TimerRequest, configure, expires
 
@@ -26,6 +27,7 @@ def be_quick(queue: Any) -> None:
 
 @pytest.mark.compat("name torch.distributed.elastic.timer.local_timer.LocalTimerServer", "same")
 @pytest.mark.compat("name torch.distributed.elastic.timer.local_timer.LocalTimerClient", "same")
+@shows_names("same", "elastic.timer.local_timer", "MultiprocessingRequestQueue")
 def test_a_worker_that_is_too_slow_is_killed_and_a_quick_one_is_not() -> None:
     spawn = multiprocessing.get_context("spawn")
     queue = spawn.Queue()

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.agent.elastic import HealthCheckServer, create_healthcheck_server
 from phalanx.agent.elastic.health_check import server_from_environment
@@ -33,6 +34,7 @@ def asked(port: int) -> tuple[int, dict[str, object]]:
     "it answers over HTTP, where torch's only logs",
 )
 @pytest.mark.compat("extension create_healthcheck_server", "same")
+@shows_names("same", "elastic.agent.server.health_check_server", "create_healthcheck_server")
 def test_it_answers_by_the_age_of_the_last_sign_of_life() -> None:
     seen_at = [int(time.time())]
     server = create_healthcheck_server(lambda: seen_at[0], port=0, timeout=600)

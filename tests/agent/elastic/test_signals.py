@@ -6,11 +6,13 @@ import signal
 import threading
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.agent.elastic.signals import RaisingSignals, signals_to_handle
 from phalanx.multiprocessing import SignalException
 
 
+@shows_names("same", "elastic.multiprocessing", "SignalException")
 def test_a_signal_raises_within_the_block_and_the_handler_of_before_is_back_after_it() -> None:
     before = signal.getsignal(signal.SIGUSR2)
     with pytest.raises(SignalException) as raised, RaisingSignals([signal.SIGUSR2]):

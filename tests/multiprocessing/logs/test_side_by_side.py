@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.multiprocessing import logs, std, tail
 from phalanx.multiprocessing.streams import WorkerStreams
@@ -31,6 +32,7 @@ def torchs() -> Any:
 @pytest.mark.parametrize(
     "text", ["0", "1", "2", "3", "0:3", "0:3,1:1", "0:1,0:2", "", "4", "a", "0:3,", "00", " 1", "1:4"]
 )
+@shows_names("same", "elastic.multiprocessing", "Std")
 def test_the_grammar_of_streams_is_torchs(torchs: Any, text: str) -> None:
     def outcome(kind: Any) -> Any:
         try:
@@ -42,6 +44,7 @@ def test_the_grammar_of_streams_is_torchs(torchs: Any, text: str) -> None:
 
 
 @pytest.mark.parametrize("value", [std.Std.OUT, {0: std.Std.ALL}, {5: std.Std.ERR}, {}])
+@shows_names("same", "elastic.multiprocessing", "to_map")
 def test_maps_are_spread_as_torch_does(torchs: Any, value: Any) -> None:
     theirs = {k: torchs.Std(v) for k, v in value.items()} if isinstance(value, dict) else torchs.Std(value)
     assert std.to_map(value, 3) == torchs.to_map(theirs, 3)
@@ -58,6 +61,7 @@ _CHOICES = list(
 
 
 @pytest.mark.parametrize(("redirects_", "tee", "ranks", "folder"), _CHOICES)
+@shows_names("same", "elastic.multiprocessing", "DefaultLogsSpecs", "LogsDest")
 def test_destinations_are_torchs(
     torchs: Any, tmp_path: Path, redirects_: Any, tee: Any, ranks: set[int] | None, folder: str
 ) -> None:
@@ -93,6 +97,7 @@ def test_folders_are_torchs(torchs: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"a\nb\n", b"a\n\nb\n", "é\n".encode(), b"\xff\n", b"windows\r\n", b""])
+@shows_names("same", "elastic.multiprocessing.tail_log", "TailLog")
 def test_a_tailed_file_looks_as_with_torch(torchs: Any, tmp_path: Path, data: bytes) -> None:
     from torch.distributed.elastic.multiprocessing import tail_log
 
@@ -118,6 +123,7 @@ print("after")
 """
 
 
+@shows_names("same", "elastic.multiprocessing.redirects", "redirect")
 def test_a_redirected_process_writes_what_it_would_with_torch(torchs: Any, tmp_path: Path) -> None:
     def outcome(module: str) -> tuple[bytes, str]:
         path = tmp_path / module
@@ -129,6 +135,7 @@ def test_a_redirected_process_writes_what_it_would_with_torch(torchs: Any, tmp_p
     assert ours == (b"after\n", "raw\nchild\npython\n")
 
 
+@shows_names("same", "elastic.multiprocessing", "LogsSpecs")
 def test_log_specs_written_for_torch_work_with_ours(torchs: Any, tmp_path: Path) -> None:
     dest = torchs.DefaultLogsSpecs(log_dir=str(tmp_path), tee=torchs.Std.OUT).reify({0: {}})
     streams = WorkerStreams(dest, local_ranks=[0])

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.multiprocessing import inotify
 from phalanx.multiprocessing.tail import TailLog, tail_logfile
@@ -85,6 +86,7 @@ def test_without_inotify_the_interval_counts(tmp_path: Path, monkeypatch: pytest
     tail.stop()
 
 
+@shows_names("same", "elastic.multiprocessing.tail_log", "tail_logfile")
 def test_one_file_is_tailed_in_the_callers_thread_until_it_is_told_to_finish(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("first\n")

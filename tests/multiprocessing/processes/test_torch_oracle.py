@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -87,6 +88,15 @@ def results_of(module: str, folder: Path) -> dict[str, Any]:
     return found
 
 
+@shows_names("same", "elastic.multiprocessing", "MultiprocessContext", "RunProcsResult")
+@shows_names(
+    "better",
+    "elastic.multiprocessing",
+    "PContext",
+    "SubprocessContext",
+    "start_processes",
+    how="a command that was stopped for the failure of another is no failure",
+)
 def test_a_caller_sees_the_same_but_for_what_is_meant(tmp_path: Path) -> None:
     for name in ("torch", "ours"):
         (tmp_path / name).mkdir()
