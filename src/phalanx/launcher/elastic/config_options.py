@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.elastic.signals import read_signals
 from phalanx.agent.restarts.policy import RestartPolicy
-from phalanx.launcher.options import RunOptions
+from phalanx.launcher.interpreter import PYTHON
+from phalanx.launcher.options import CHOICES, RunOptions
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 from phalanx.multiprocessing.std import Std
 
 if TYPE_CHECKING:
     from phalanx.launcher.elastic.launch_config import LaunchConfig
 
-__all__ = ["arguments_of", "check_config", "options_of", "program_of", "stop_signals_of"]
+__all__ = ["arguments_of", "check_config", "options_of", "program_of"]
 
 
 def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] = ()) -> RunOptions:
@@ -42,7 +43,7 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
         duplicate_stdout_filters=tuple(config.duplicate_stdout_filters or ()),
         duplicate_stderr_filters=tuple(config.duplicate_stderr_filters or ()),
         log_line_prefix_template=config.log_line_prefix_template,
-        stop_signals=stop_signals_of(config.signals_to_handle),
+        stop_signals=read_signals(config.signals_to_handle),
         pass_signals=(),
         grace_s=float(config.shutdown_timeout or 0),
         master_addr=None,
@@ -62,8 +63,32 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
     )
 
 
+_NUMBERS = (
+    "nproc_per_node",
+    "min_nodes",
+    "max_nodes",
+    "max_restarts",
+    "monitor_interval",
+    "shutdown_timeout",
+)
+
+
 def check_config(config: LaunchConfig) -> None:
-    """Raise ``ValueError`` for limits that no job can meet."""
+    """Raise ``ValueError`` for what no job can have, ``TypeError`` for a limit that is no number."""
+    for name in _NUMBERS:
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int | float | None):
+            raise TypeError(f"{name} is to be a number, and is {value!r}, of type {type(value).__name__}")
+    if not config.monitor_interval > 0:
+        raise ValueError(f"monitor_interval is {config.monitor_interval} s, and must be more than 0")
+    if config.start_method not in CHOICES["start_method"]:
+        choices = ", ".join(CHOICES["start_method"])
+        raise ValueError(f"start_method is {config.start_method!r}; it is one of {choices}")
+    if config.signals_to_handle.strip() and not read_signals(config.signals_to_handle):
+        raise ValueError(
+            f"signals_to_handle is {config.signals_to_handle!r}, and this system has no such signal; write names "
+            "with commas between them, such as SIGTERM,SIGINT"
+        )
     if config.nproc_per_node < 1:
         raise ValueError(f"nproc_per_node is {config.nproc_per_node}; a node runs one worker or more")
     if not 1 <= config.min_nodes <= config.max_nodes:
@@ -74,12 +99,6 @@ def check_config(config: LaunchConfig) -> None:
         raise ValueError(f"max_restarts is {config.max_restarts}; 0 is the smallest")
     if (config.shutdown_timeout or 0) < 0:
         raise ValueError(f"shutdown_timeout is {config.shutdown_timeout} s; 0 is the smallest")
-
-
-def stop_signals_of(names: str) -> tuple[int, ...]:
-    """The numbers of ``signals_to_handle``; names that this system has not are left out, as torchelastic does."""
-    found = (getattr(signal.Signals, name.strip().upper(), None) for name in names.split(","))
-    return tuple(dict.fromkeys(int(one) for one in found if one is not None))
 
 
 def arguments_of(args: Sequence[Any]) -> tuple[str, ...]:
@@ -110,7 +129,7 @@ def _std(value: Any) -> Std | dict[int, Std]:
 
 def program_of(entrypoint: str, args: tuple[str, ...]) -> dict[str, Any]:
     """A script for Python, as ``config_from_args`` of torchrun has it, is run as one: what ends it is captured."""
-    if entrypoint in (sys.executable, os.environ.get("PYTHON_EXEC")) and args[:1] == ("-u",):
+    if entrypoint in (sys.executable, os.environ.get(PYTHON)) and args[:1] == ("-u",):
         is_module = args[1:2] == ("-m",)
         script, *rest = args[2 if is_module else 1 :] or ("-",)
         if not script.startswith("-"):

@@ -197,6 +197,7 @@ class _Recorder:
         from phalanx.launcher.elastic.job_metrics import JobMetrics
 
         self.ranks: tuple[int, ...] = ()
+        self._has_failed = False
         self._destination = config.event_log_handler
         self._events = EventMaker(entry_point=entrypoint, rdzv_backend=config.rdzv_backend)
         self._metrics = JobMetrics(config.role, max_restarts=config.max_restarts)
@@ -209,9 +210,23 @@ class _Recorder:
         if isinstance(happening, RoundSettled):
             self.ranks = happening.ranks
         for name, value in self._metrics.of(happening):
-            put_metric(name, value)
+            self._handed(put_metric, name, value)
         for event in self._events.from_happening(happening):
-            record(event, self._destination)
+            self._handed(record, event, self._destination)
+
+    def _handed(self, hand: Callable[..., None], *what: Any) -> None:
+        """To a handler of the program's, whose faults are not the job's: the first one is logged."""
+        try:
+            hand(*what)
+        except Exception as fault:  # noqa: BLE001 # the caller's code
+            if not self._has_failed:
+                get_logger(__name__).warning(
+                    "a handler of metrics or events raises %s: %s; the job goes on, and further faults are not told",
+                    type(fault).__name__,
+                    fault,
+                    exc_info=True,
+                )
+            self._has_failed = True
 
 
 def _raise_failure(outcome: Outcome, name: str, caused_by: BaseException | None = None) -> None:

@@ -118,7 +118,9 @@ def _failure_of(outcome: Outcome, name: str) -> Exception | None:
         from phalanx.rendezvous.errors import RendezvousError
 
         return RendezvousError(report)
-    return (ValueError if outcome.exit_code == EX_USAGE else RuntimeError)(report)
+    if outcome.exit_code == EX_USAGE:
+        return ValueError(report.removeprefix("phalanx: error: "))  # the command line's words
+    return RuntimeError(report)
 
 
 def _process_failure(one: Failure) -> ProcessFailure:
