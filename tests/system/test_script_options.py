@@ -50,6 +50,10 @@ def _python(*words: str) -> Launcher:
     return Launcher("phalanx", (sys.executable, *words))
 
 
+def _with_torchs_names(*command: str) -> Launcher:
+    return Launcher("phalanx", ("env", "PHALANX_COMPAT=1", *command))
+
+
 # Each with the flags that it needs in front of the script.
 WAYS: dict[str, tuple[Launcher, tuple[str, ...]]] = {
     "the command phalanx run": (
@@ -59,11 +63,18 @@ WAYS: dict[str, tuple[Launcher, tuple[str, ...]]] = {
     "python -m phalanx run": (_python("-m", "phalanx", "run"), ()),
     "python -m phalanx.run": (_python("-m", "phalanx.run"), ()),
     "python -m phalanx.launch": (_python("-m", "phalanx.launch"), ("--use-env",)),
+    "python -m torch.distributed.run": (
+        _with_torchs_names(sys.executable, "-m", "torch.distributed.run"),
+        (),
+    ),
+    "the command torchrun": (_with_torchs_names(str(Path(sys.executable).with_name("torchrun"))), ()),
     "a program that calls phalanx.run.main": (_python("-c", "from phalanx.run import main; main()"), ()),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=[pytest.mark.torch] if "torch" in way else []) for way in WAYS]
+)
 def test_every_way_to_start_leaves_the_arguments_alone(launch: Launch, script: Script, way: str) -> None:
     train, (launcher, flags) = script(TELL_ARGUMENTS), WAYS[way]
 

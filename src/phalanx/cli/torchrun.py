@@ -99,6 +99,11 @@ def config_from_args(args: Any) -> tuple[LaunchConfig, Callable[..., Any] | str,
 
     Raises ``ValueError`` for what cannot be used. The command is the program, Python, or ``run_script_path``; each
     ``${local_rank}`` in the arguments will be replaced. ``run`` does more: it captures what ends a script.
+
+    >>> from phalanx.run import config_from_args, parse_args
+    >>> config, command, arguments = config_from_args(parse_args(["--nproc-per-node=2", "--no-python", "sort", "-r"]))
+    >>> config.nproc_per_node, command, arguments
+    (2, 'sort', ['-r'])
     """
     from phalanx.launcher.elastic.launch_config import LaunchConfig
     from phalanx.multiprocessing.logs import DefaultLogsSpecs
@@ -160,7 +165,15 @@ def _command(args: Any, options: RunOptions) -> tuple[Callable[..., Any] | str, 
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:
-    """Run a script in this interpreter as ``__main__``, with these arguments in ``sys.argv``."""
+    """Run a script in this interpreter as ``__main__``, with these arguments in ``sys.argv``.
+
+    >>> import pathlib
+    >>> _ = pathlib.Path("hello.py").write_text("import sys; print(__name__, sys.argv)")
+    >>> before = sys.argv
+    >>> run_script_path("hello.py", "--lr=1")
+    __main__ ['hello.py', '--lr=1']
+    >>> sys.argv = before
+    """
     import runpy
 
     sys.argv = [training_script, *training_script_args]

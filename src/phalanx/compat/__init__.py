@@ -36,7 +36,14 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo ``install()`` in this process and for those that it starts from now on; meant for tests."""
+    """Undo ``install()`` in this process and for those that it starts from now on; meant for tests.
+
+    >>> import phalanx.compat
+    >>> phalanx.compat.install()
+    >>> phalanx.compat.uninstall()
+    >>> phalanx.compat.is_installed()
+    False
+    """
     os.environ.pop(VARIABLE, None)
     if is_installed():
         from phalanx.compat.finders import leave
@@ -45,11 +52,26 @@ def uninstall() -> None:
 
 
 def is_installed() -> bool:
-    """Whether torch's names resolve to Phalanx in this process."""
+    """Whether torch's names resolve to Phalanx in this process.
+
+    >>> import phalanx.compat
+    >>> phalanx.compat.install()
+    >>> phalanx.compat.is_installed()
+    True
+    >>> phalanx.compat.uninstall()
+    """
     finders = sys.modules.get("phalanx.compat.finders")
     return finders is not None and finders.is_entered()
 
 
 def is_asked_for() -> bool:
-    """Whether the environment asks for it: ``PHALANX_COMPAT`` is set, and neither empty nor ``0``."""
+    """Whether the environment asks for it: ``PHALANX_COMPAT`` is set, and neither empty nor ``0``.
+
+    >>> import os
+    >>> import phalanx.compat
+    >>> os.environ["PHALANX_COMPAT"] = "0"
+    >>> phalanx.compat.is_asked_for()
+    False
+    >>> del os.environ["PHALANX_COMPAT"]
+    """
     return os.environ.get(VARIABLE, "0") not in ("", "0")

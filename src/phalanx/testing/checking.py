@@ -22,7 +22,13 @@ def has_ended_alone(verdict: object) -> bool:
 
 
 class Violation(AssertionError):
-    """Something happened that must not."""
+    """Something happened that must not.
+
+    >>> from phalanx.testing import Violation
+    >>> raise Violation("two leaders in one round")
+    Traceback (most recent call last):
+    phalanx.testing.checking.Violation: two leaders in one round
+    """
 
 
 class Limits(Struct, kw_only=True):
@@ -40,7 +46,16 @@ class Limits(Struct, kw_only=True):
 
 
 class Checker:
-    """Base: sees nothing wrong."""
+    """Base: sees nothing wrong.
+
+    >>> from phalanx.testing import Checker
+    >>> class Counting(Checker):
+    ...     count = 0
+    ...
+    ...     def see(self, at, seen):
+    ...         self.count += 1
+    >>> Counting().finish()
+    """
 
     def see(self, at: float, seen: Observation) -> None:
         """Take one observation. Raises ``Violation``."""

@@ -38,7 +38,12 @@ FAULTS: dict[str, float] = {
 
 
 class Scenario(Struct, kw_only=True):
-    """A job and the harm that is done to it. Times in seconds of true time."""
+    """A job and the harm that is done to it. Times in seconds of true time.
+
+    >>> from phalanx.testing import Scenario
+    >>> Scenario(nodes=4, min_nodes=2, max_nodes=4).first_nodes
+    16
+    """
 
     nodes: int = 16
     first_nodes: int = 16
