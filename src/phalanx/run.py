@@ -5,6 +5,8 @@ As a module it has the names of ``torch.distributed.run``; they load when they a
 
 from __future__ import annotations
 
+from phalanx import lazy
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
@@ -34,19 +36,7 @@ __all__ = [
     "run_script_path",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from phalanx.cli import torchrun
-
-    found: object = getattr(torchrun, name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, _ = lazy.names(__name__, {"phalanx.cli.torchrun": " ".join(__all__)})
 
 
 if __name__ == "__main__":

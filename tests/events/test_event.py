@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx import events
 from phalanx.events import Event, EventSource, NodeState, RdzvEvent
-from phalanx.events.handlers import _log_handlers, get_logging_handler
+from phalanx.events.handlers import get_logging_handler, handlers
 
 EVENTS = "torch.distributed.elastic.events"
 
@@ -31,23 +32,23 @@ class Kept(logging.Handler):
 @pytest.fixture
 def kept() -> Iterator[Kept]:
     """A handler that a program has added, called "kept"."""
-    handler = _log_handlers["kept"] = Kept()
+    handler = handlers["kept"] = Kept()
     yield handler
-    del _log_handlers["kept"]
+    del handlers["kept"]
 
 
 @pytest.fixture
 def rendezvous() -> Iterator[Kept]:
-    before = _log_handlers["dynamic_rendezvous"]
-    handler = _log_handlers["dynamic_rendezvous"] = Kept()
+    before = handlers["dynamic_rendezvous"]
+    handler = handlers["dynamic_rendezvous"] = Kept()
     yield handler
-    _log_handlers["dynamic_rendezvous"] = before
+    handlers["dynamic_rendezvous"] = before
 
 
 BOTH = """
     import json, logging
     from {events} import Event, EventSource, NodeState, RdzvEvent, construct_and_record_rdzv_event, record
-    from {handlers} import _log_handlers, get_logging_handler
+    from {handlers} import {handlers_name} as _log_handlers, get_logging_handler
 
     said = []
     def say(*what): said.append([str(one) for one in what])
@@ -89,7 +90,10 @@ BOTH = """
 
 def said_by(events_module: str, handlers_module: str, folder: Any) -> list[list[str]]:
     script = folder / "program.py"
-    script.write_text(textwrap.dedent(BOTH.format(events=events_module, handlers=handlers_module)))
+    # Ours has a public name; torch's goes to it, see tests/compat.
+    name = "handlers" if handlers_module.startswith("phalanx") else "_log_handlers"
+    words = {"events": events_module, "handlers": handlers_module, "handlers_name": name}
+    script.write_text(textwrap.dedent(BOTH.format(**words)))
     done = subprocess.run([sys.executable, script], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said: list[list[str]] = json.loads(done.stdout.splitlines()[-1])
@@ -101,6 +105,7 @@ def said_by(events_module: str, handlers_module: str, folder: Any) -> list[list[
 @pytest.mark.compat(f"name {EVENTS}.api.NodeState", "same")
 @pytest.mark.compat(f"name {EVENTS}.api.RdzvEvent", "same")
 @pytest.mark.compat(f"name {EVENTS}.handlers.get_logging_handler", "same")
+@shows_names("same", "elastic.events", "record_rdzv_event")
 def test_a_program_that_records_events_gets_the_same_from_both(tmp_path: Any) -> None:
     torchs = said_by(EVENTS, f"{EVENTS}.handlers", tmp_path)
     ours = said_by("phalanx.events", "phalanx.events.handlers", tmp_path)
@@ -123,7 +128,7 @@ def test_an_event_without_a_timestamp_gets_one_when_it_is_recorded(kept: Kept) -
 )
 def test_a_handler_that_takes_the_place_of_another_is_heard(kept: Kept) -> None:
     events.record(Event("first", EventSource.AGENT), "kept")
-    later = _log_handlers["kept"] = Kept()
+    later = handlers["kept"] = Kept()
     events.record(Event("second", EventSource.AGENT), "kept")
     assert len(kept.records) == len(later.records) == 1
 
@@ -172,3 +177,13 @@ def test_the_names_of_the_package_load_when_they_are_used() -> None:
     assert set(events.__all__) <= set(dir(events))
     with pytest.raises(AttributeError, match="moon"):
         events.moon  # noqa: B018
+
+
+def test_a_program_adds_a_handler_and_what_is_none_is_refused(kept: Kept) -> None:
+    later = Kept()
+    events.add_handler("kept", later)
+    events.record(Event("first", EventSource.AGENT), "kept")
+    assert (len(kept.records), len(later.records)) == (0, 1)
+    assert get_logging_handler("kept") is later
+    with pytest.raises(TypeError, match=r"is to be a logging\.Handler, not <built-in function print>"):
+        events.add_handler("kept", print)  # type: ignore[arg-type]

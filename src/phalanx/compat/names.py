@@ -65,7 +65,7 @@ _ROWS = (
     ),
     ("elastic.events.api", "phalanx.events", _EVENTS),
     ("elastic.events.handlers", "phalanx.events", "get_logging_handler"),
-    ("elastic.events.handlers", "phalanx.events.handlers", "_log_handlers"),
+    ("elastic.events.handlers", "phalanx.events.handlers", "_log_handlers=handlers"),
     ("elastic.metrics", "phalanx.metrics", f"{_METRICS} initialize_metrics"),
     ("elastic.metrics.api", "phalanx.metrics", f"{_METRICS} MetricStream"),
     ("elastic.multiprocessing", "phalanx.multiprocessing", f"{_CONTEXTS} start_processes"),

@@ -5,26 +5,18 @@ torchelastic's names. Each loads when it is used; ``ElasticDistributedSampler`` 
 
 from __future__ import annotations
 
+from phalanx import lazy
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from phalanx.data.cycling import CyclingIterator
-    from phalanx.data.torch_sampler import ElasticDistributedSampler
+    from phalanx.data.cycling import CyclingIterator as CyclingIterator
+    from phalanx.data.torch_sampler import ElasticDistributedSampler as ElasticDistributedSampler
 
-__all__ = ["CyclingIterator", "ElasticDistributedSampler"]
-
-_MODULES = {"CyclingIterator": "cycling", "ElasticDistributedSampler": "torch_sampler"}
-
-
-def __getattr__(name: str) -> object:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.data.cycling": "CyclingIterator",
+        "phalanx.data.torch_sampler": "ElasticDistributedSampler",
+    },
+)

@@ -10,36 +10,30 @@ Exceptions: ``ChildFailedError`` (some workers of a group failed). Reading an er
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from ._failure import ChildFailedError, ProcessFailure
-    from ._handler import ErrorHandler, get_error_handler, set_error_handler
-    from ._reading import ErrorRecord, read_error_file
-    from ._record import record
+    from phalanx.errors._failure import ChildFailedError as ChildFailedError
+    from phalanx.errors._failure import ProcessFailure as ProcessFailure
+    from phalanx.errors._handler import ErrorHandler as ErrorHandler
+    from phalanx.errors._handler import get_error_handler as get_error_handler
+    from phalanx.errors._handler import set_error_handler as set_error_handler
+    from phalanx.errors._reading import ErrorRecord as ErrorRecord
+    from phalanx.errors._reading import read_error_file as read_error_file
+    from phalanx.errors._record import record as record
 
-__all__ = [
-    "ChildFailedError",
-    "ErrorHandler",
-    "ErrorRecord",
-    "ProcessFailure",
-    "boot_file",
-    "get_error_handler",
-    "read_error_file",
-    "record",
-    "set_error_handler",
-]
-
-_HOME = {
-    "ChildFailedError": "_failure",
-    "ErrorHandler": "_handler",
-    "ErrorRecord": "_reading",
-    "ProcessFailure": "_failure",
-    "get_error_handler": "_handler",
-    "read_error_file": "_reading",
-    "record": "_record",
-    "set_error_handler": "_handler",
-}
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.errors._failure": "ChildFailedError ProcessFailure",
+        "phalanx.errors._handler": "ErrorHandler get_error_handler set_error_handler",
+        "phalanx.errors._reading": "ErrorRecord read_error_file",
+        "phalanx.errors._record": "record",
+    },
+    own="boot_file",
+)
 
 
 def boot_file() -> str:
@@ -49,19 +43,3 @@ def boot_file() -> str:
     True
     """
     return __file__.rpartition("/")[0] + "/boot.py"
-
-
-def __getattr__(name: str) -> object:
-    try:
-        home = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    from importlib import import_module
-
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})

@@ -5,40 +5,27 @@ The names load when they are used: what only checks a command line needs no agen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from phalanx.launcher.command import run_command
-    from phalanx.launcher.elastic.launch_config import LaunchConfig
-    from phalanx.launcher.elastic.launching import elastic_launch, launch_agent
-    from phalanx.launcher.hosting.library import AgentProcess, Outcome, start
-    from phalanx.launcher.options import RunOptions
+    from phalanx.launcher.command import run_command as run_command
+    from phalanx.launcher.elastic.launch_config import LaunchConfig as LaunchConfig
+    from phalanx.launcher.elastic.launching import elastic_launch as elastic_launch
+    from phalanx.launcher.elastic.launching import launch_agent as launch_agent
+    from phalanx.launcher.hosting.library import AgentProcess as AgentProcess
+    from phalanx.launcher.hosting.library import Outcome as Outcome
+    from phalanx.launcher.hosting.library import start as start
+    from phalanx.launcher.options import RunOptions as RunOptions
 
-__all__ = [
-    "AgentProcess",
-    "LaunchConfig",
-    "Outcome",
-    "RunOptions",
-    "elastic_launch",
-    "launch_agent",
-    "run_command",
-    "start",
-]
-
-_HOMES = {
-    "LaunchConfig": "elastic.launch_config",
-    "RunOptions": "options",
-    "elastic_launch": "elastic.launching",
-    "launch_agent": "elastic.launching",
-    "run_command": "command",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'hosting.library')}"), name)
-    globals()[name] = found
-    return found
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.launcher.command": "run_command",
+        "phalanx.launcher.elastic.launch_config": "LaunchConfig",
+        "phalanx.launcher.elastic.launching": "elastic_launch launch_agent",
+        "phalanx.launcher.hosting.library": "AgentProcess Outcome start",
+        "phalanx.launcher.options": "RunOptions",
+    },
+)

@@ -5,38 +5,36 @@ Nothing goes anywhere until ``configure`` names a handler. What a job's agent me
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from phalanx.metrics.handlers import (
-        ConsoleMetricHandler,
-        MetricData,
-        MetricHandler,
-        MetricsConfig,
-        NullMetricHandler,
-    )
-    from phalanx.metrics.profiling import get_elapsed_time_ms, prof, profile
-    from phalanx.metrics.streams import MetricStream, configure, getStream, publish_metric, put_metric
+    from phalanx.metrics.handlers import ConsoleMetricHandler as ConsoleMetricHandler
+    from phalanx.metrics.handlers import MetricData as MetricData
+    from phalanx.metrics.handlers import MetricHandler as MetricHandler
+    from phalanx.metrics.handlers import MetricsConfig as MetricsConfig
+    from phalanx.metrics.handlers import NullMetricHandler as NullMetricHandler
+    from phalanx.metrics.profiling import get_elapsed_time_ms as get_elapsed_time_ms
+    from phalanx.metrics.profiling import prof as prof
+    from phalanx.metrics.profiling import profile as profile
+    from phalanx.metrics.streams import MetricStream as MetricStream
+    from phalanx.metrics.streams import configure as configure
+    from phalanx.metrics.streams import getStream as getStream
+    from phalanx.metrics.streams import publish_metric as publish_metric
+    from phalanx.metrics.streams import put_metric as put_metric
 
-__all__ = [
-    "ConsoleMetricHandler",
-    "MetricData",
-    "MetricHandler",
-    "MetricStream",
-    "MetricsConfig",
-    "NullMetricHandler",
-    "configure",
-    "getStream",
-    "get_elapsed_time_ms",
-    "initialize_metrics",
-    "prof",
-    "profile",
-    "publish_metric",
-    "put_metric",
-]
-
-_STREAMS = ("MetricStream", "configure", "getStream", "publish_metric", "put_metric")
-_PROFILING = ("get_elapsed_time_ms", "prof", "profile")
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.metrics.handlers": (
+            "ConsoleMetricHandler MetricData MetricHandler MetricsConfig NullMetricHandler"
+        ),
+        "phalanx.metrics.profiling": "get_elapsed_time_ms prof profile",
+        "phalanx.metrics.streams": "MetricStream configure getStream publish_metric put_metric",
+    },
+    own="initialize_metrics",
+)
 
 
 def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
@@ -57,18 +55,3 @@ def initialize_metrics(cfg: MetricsConfig | None = None) -> None:
     if name not in handlers:
         raise ValueError(f"no metric handler is called {name!r}; there are console and null")
     configure(handlers[name]())
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    home = "streams" if name in _STREAMS else "profiling" if name in _PROFILING else "handlers"
-    found: object = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

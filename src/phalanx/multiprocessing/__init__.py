@@ -5,7 +5,9 @@ Names load on first use (PEP 562): a program that wants one of them does not pay
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
     from phalanx.errors import ChildFailedError as ChildFailedError
@@ -31,44 +33,18 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.tail import TailLog as TailLog
     from phalanx.multiprocessing.tail import tail_logfile as tail_logfile
 
-_HOMES = {
-    "ChildFailedError": "phalanx.errors",
-    "DefaultLogsSpecs": "phalanx.multiprocessing.logs",
-    "LogDirError": "phalanx.multiprocessing.logs",
-    "LogsDest": "phalanx.multiprocessing.logs",
-    "LogsSpecs": "phalanx.multiprocessing.logs",
-    "MultiprocessContext": "phalanx.multiprocessing.functions",
-    "PContext": "phalanx.multiprocessing.context",
-    "ProcessFailure": "phalanx.errors",
-    "RunProcsResult": "phalanx.multiprocessing.context",
-    "SignalException": "phalanx.multiprocessing.context",
-    "SpawnError": "phalanx.multiprocessing.spawning",
-    "Std": "phalanx.multiprocessing.std",
-    "SubprocessContext": "phalanx.multiprocessing.commands",
-    "TailLog": "phalanx.multiprocessing.tail",
-    "get_libc": "phalanx.multiprocessing.redirects",
-    "record": "phalanx.errors",
-    "redirect": "phalanx.multiprocessing.redirects",
-    "redirect_stderr": "phalanx.multiprocessing.redirects",
-    "redirect_stdout": "phalanx.multiprocessing.redirects",
-    "start_processes": "phalanx.multiprocessing.start",
-    "tail_logfile": "phalanx.multiprocessing.tail",
-    "to_map": "phalanx.multiprocessing.std",
-}
-
-__all__ = sorted(_HOMES)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | _HOMES.keys())
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.errors": "ChildFailedError ProcessFailure record",
+        "phalanx.multiprocessing.commands": "SubprocessContext",
+        "phalanx.multiprocessing.context": "PContext RunProcsResult SignalException",
+        "phalanx.multiprocessing.functions": "MultiprocessContext",
+        "phalanx.multiprocessing.logs": "DefaultLogsSpecs LogDirError LogsDest LogsSpecs",
+        "phalanx.multiprocessing.redirects": "get_libc redirect redirect_stderr redirect_stdout",
+        "phalanx.multiprocessing.spawning": "SpawnError",
+        "phalanx.multiprocessing.start": "start_processes",
+        "phalanx.multiprocessing.std": "Std to_map",
+        "phalanx.multiprocessing.tail": "TailLog tail_logfile",
+    },
+)

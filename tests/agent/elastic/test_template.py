@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.compat.marks import shows_names
 
 from phalanx.agent.elastic import (
     ElasticAgent,
@@ -156,6 +157,7 @@ def run_ours(states: list[str], waiting: list[int]) -> dict[str, Any]:
     "better",
     "an unhealthy group that is given up has failed, where torch returns a result that is no failure",
 )
+@shows_names("same", "elastic.agent.server", "RunResult", "Worker", "WorkerGroup", "WorkerState")
 def test_hooks_are_called_as_torch_calls_them() -> None:
     order = json.dumps(SCRIPTS)
     done = subprocess.run(
@@ -189,7 +191,7 @@ def test_a_run_is_told_as_events_and_metrics(monkeypatch: pytest.MonkeyPatch) ->
             self.all.append(record.getMessage())
 
     lines = Lines()
-    monkeypatch.setitem(handlers._log_handlers, "lines", lines)
+    monkeypatch.setitem(handlers.handlers, "lines", lines)
     kept = Kept()
     configure(kept)
     try:
@@ -212,6 +214,7 @@ def test_a_run_is_told_as_events_and_metrics(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.compat("extension ElasticAgent", "same")
+@shows_names("same", "elastic.agent.server", "ElasticAgent")
 def test_an_agent_that_is_quite_different_fills_in_two_methods() -> None:
     class Idle(ElasticAgent):
         def run(self, role: str = "default") -> RunResult:
@@ -287,7 +290,12 @@ def test_where_another_node_has_failed_for_good_this_one_does_not_run_on() -> No
         agent._look_at_nodes(agent._worker_group)
 
 
-@pytest.mark.compat("name torch.distributed.elastic.agent.server.WorkerSpec", "same")
+@shows_names(
+    "better",
+    "elastic.agent.server",
+    "WorkerSpec",
+    how="what cannot be run is a ValueError that says why, where torch asserts",
+)
 def test_a_spec_that_cannot_be_run_is_refused_with_a_sentence() -> None:
     for wrong, word in (
         ({"local_world_size": 0}, "local_world_size"),

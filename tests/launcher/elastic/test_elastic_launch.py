@@ -346,7 +346,7 @@ def test_events_and_metrics_are_recorded_in_this_program(monkeypatch: pytest.Mon
     from phalanx.events import handlers
 
     lines, kept = Lines(), Kept()
-    monkeypatch.setitem(handlers._log_handlers, "lines", lines)
+    monkeypatch.setitem(handlers.handlers, "lines", lines)
     configure(kept)
     try:
         elastic_launch(a_config(event_log_handler="lines", role="trainer"), "/bin/true")()

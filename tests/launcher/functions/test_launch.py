@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import os
 import pickle
+import re
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,7 @@ def test_a_script_is_launched_by_its_path(tmp_path: Path, capfd: pytest.CaptureF
 
     result = phalanx.launch(script, "--lr", 0.1, nproc=2)
 
-    assert (len(result), result.outcome.exit_code) == (0, 0)
+    assert (result.values, result.outcome.exit_code) == ((None, None), 0)
     lines = capfd.readouterr().out.splitlines()
     assert sorted(lines) == ["[rank0]: ['--lr', '0.1']", "[rank1]: ['--lr', '0.1']"]
 
@@ -134,7 +136,8 @@ def test_the_exception_of_the_first_worker_that_failed_is_raised_with_its_frames
     assert names[1:] == ["launch", "train", "step"]
     lines = [frame.line for frame in traceback.extract_tb(caught.tb)]
     assert lines[-1] == 'raise Diverged("loss is nan")'
-    failed: phalanx.WorkerFailed = caught.value.worker_failed  # type: ignore[attr-defined]
+    failed = phalanx.worker_failed(caught.value)
+    assert failed is not None
     assert (failed.rank, failed.exit_code, failed.others) == (1, 1, None)
     assert str(failed).startswith("train failed: rank 1: Diverged: loss is nan at ")
     assert caught.value.__notes__[0].startswith("rank 1 (local rank 1, pid ")
@@ -155,7 +158,8 @@ def test_those_that_failed_beside_it_are_attached_as_an_exception_group(tmp_path
     with pytest.raises((Diverged, KeyError)) as caught:
         phalanx.launch(train, nproc=3)
 
-    failed: phalanx.WorkerFailed = caught.value.worker_failed  # type: ignore[attr-defined]
+    failed = phalanx.worker_failed(caught.value)
+    assert failed is not None
     assert failed.outcome.verdict is not None
     others = () if failed.others is None else failed.others.exceptions
     own = [one.rank for one in failed.outcome.verdict.failures if not one.is_collateral]
@@ -413,3 +417,50 @@ def test_a_policy_of_restarts_is_taken_whole() -> None:
 
     policy = RestartPolicy(max_restarts=2, give_up_after=3)
     assert options_of({"restarts": policy}, entrypoint="", args=()).restarts == policy
+
+
+def test_what_is_known_of_a_failure_is_there_for_type_checkers_too() -> None:
+    with pytest.raises(phalanx.WorkerFailed) as caught:
+        phalanx.launch(os._exit, 7)
+    assert phalanx.worker_failed(caught.value) is caught.value
+    assert phalanx.worker_failed(ValueError("of nobody's worker")) is None
+
+
+async def _coroutine() -> int:
+    return 5
+
+
+def _generator() -> Iterator[int]:
+    yield 5
+
+
+async def _asynchronous_generator() -> AsyncIterator[int]:
+    yield 5
+
+
+class _Asynchronous:
+    async def __call__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (_coroutine, r"_coroutine is an async function, .* asyncio\.run\(_coroutine\(…\)\)"),
+        (functools.partial(_coroutine), "_coroutine is an async function"),
+        (_Asynchronous(), "_Asynchronous is an async function"),
+        (_generator, "_generator is a generator function"),
+        (_asynchronous_generator, "_asynchronous_generator is a generator function"),
+    ],
+)
+def test_a_function_that_a_call_does_not_run_is_refused_before_anything_starts(
+    function: Any, sentence: str
+) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        phalanx.launch(function)
+
+
+def test_a_lambda_is_called_by_its_place() -> None:
+    with phalanx.start(lambda: 1) as job:
+        assert re.fullmatch(r"<lambda> at test_launch\.py:\d+", job.name)
+        assert job.result().values == (1,)

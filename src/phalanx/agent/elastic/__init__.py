@@ -6,64 +6,44 @@ see ``phalanx.agent.driver``. Names load on first use.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # as typing's, which takes longer to import than this module
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from phalanx.agent.elastic.elastic_agent import ElasticAgent, SimpleElasticAgent
+    from phalanx.agent.elastic.elastic_agent import ElasticAgent as ElasticAgent
+    from phalanx.agent.elastic.elastic_agent import SimpleElasticAgent as SimpleElasticAgent
     from phalanx.agent.elastic.health_check import (
-        TORCHELASTIC_HEALTH_CHECK_PORT,
-        HealthCheckServer,
-        create_healthcheck_server,
+        TORCHELASTIC_HEALTH_CHECK_PORT as TORCHELASTIC_HEALTH_CHECK_PORT,
     )
+    from phalanx.agent.elastic.health_check import HealthCheckServer as HealthCheckServer
+    from phalanx.agent.elastic.health_check import create_healthcheck_server as create_healthcheck_server
     from phalanx.agent.elastic.local_agent import (
-        TORCHELASTIC_ENABLE_FILE_TIMER,
-        TORCHELASTIC_TIMER_FILE,
-        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
-        LocalElasticAgent,
+        TORCHELASTIC_ENABLE_FILE_TIMER as TORCHELASTIC_ENABLE_FILE_TIMER,
     )
-    from phalanx.agent.elastic.worker_group import RunResult, Worker, WorkerGroup, WorkerState
-    from phalanx.agent.elastic.worker_spec import WorkerSpec
+    from phalanx.agent.elastic.local_agent import TORCHELASTIC_TIMER_FILE as TORCHELASTIC_TIMER_FILE
+    from phalanx.agent.elastic.local_agent import (
+        TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT as TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
+    )
+    from phalanx.agent.elastic.local_agent import LocalElasticAgent as LocalElasticAgent
+    from phalanx.agent.elastic.worker_group import RunResult as RunResult
+    from phalanx.agent.elastic.worker_group import Worker as Worker
+    from phalanx.agent.elastic.worker_group import WorkerGroup as WorkerGroup
+    from phalanx.agent.elastic.worker_group import WorkerState as WorkerState
+    from phalanx.agent.elastic.worker_spec import WorkerSpec as WorkerSpec
 
-__all__ = [
-    "TORCHELASTIC_ENABLE_FILE_TIMER",
-    "TORCHELASTIC_HEALTH_CHECK_PORT",
-    "TORCHELASTIC_TIMER_FILE",
-    "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT",
-    "ElasticAgent",
-    "HealthCheckServer",
-    "LocalElasticAgent",
-    "RunResult",
-    "SimpleElasticAgent",
-    "Worker",
-    "WorkerGroup",
-    "WorkerSpec",
-    "WorkerState",
-    "create_healthcheck_server",
-]
-
-_HOMES = {
-    "ElasticAgent": "elastic_agent",
-    "HealthCheckServer": "health_check",
-    "RunResult": "worker_group",
-    "SimpleElasticAgent": "elastic_agent",
-    "TORCHELASTIC_HEALTH_CHECK_PORT": "health_check",
-    "Worker": "worker_group",
-    "WorkerGroup": "worker_group",
-    "WorkerSpec": "worker_spec",
-    "WorkerState": "worker_group",
-    "create_healthcheck_server": "health_check",
-}
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    found: object = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'local_agent')}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.agent.elastic.elastic_agent": "ElasticAgent SimpleElasticAgent",
+        "phalanx.agent.elastic.health_check": (
+            "HealthCheckServer TORCHELASTIC_HEALTH_CHECK_PORT create_healthcheck_server"
+        ),
+        "phalanx.agent.elastic.local_agent": (
+            "LocalElasticAgent TORCHELASTIC_ENABLE_FILE_TIMER TORCHELASTIC_TIMER_FILE "
+            "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
+        ),
+        "phalanx.agent.elastic.worker_group": "RunResult Worker WorkerGroup WorkerState",
+        "phalanx.agent.elastic.worker_spec": "WorkerSpec",
+    },
+)

@@ -21,7 +21,7 @@ from phalanx.launcher.functions.function_job import RemoteError
 from phalanx.launcher.hosting.foreground import failure_of
 from phalanx.launcher.hosting.outcome import Outcome
 
-__all__ = ["JobStopped", "WorkerFailed", "raised_by"]
+__all__ = ["JobStopped", "WorkerFailed", "raised_by", "worker_failed"]
 
 _OTHERS_SHOWN = 3
 _OS_ERROR = re.compile(r"\[Errno (\d+)\] (.*?)(?:: ('[^']*'|\"[^\"]*\"))?", re.DOTALL)
@@ -89,6 +89,24 @@ class JobStopped(RuntimeError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.args[0], self.outcome)
+
+
+def worker_failed(error: BaseException) -> WorkerFailed | None:
+    """What is known of the failure that ``launch`` has raised this exception for; type checkers know what it is.
+
+    It is ``error.worker_failed``, or ``error`` itself. None for an exception that no worker has raised, and for one of
+    a class that takes no attributes.
+
+    >>> import phalanx
+    >>> try:
+    ...     phalanx.launch(int, "five")
+    ... except ValueError as error:
+    ...     failed = phalanx.worker_failed(error)
+    >>> failed.rank, failed.exit_code
+    (0, 1)
+    """
+    found = error if isinstance(error, WorkerFailed) else getattr(error, "worker_failed", None)
+    return found if isinstance(found, WorkerFailed) else None
 
 
 def raised_by(outcome: Outcome, name: str, find: Find) -> BaseException:
