@@ -9,16 +9,12 @@ from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.environment import ENABLE_FILE_TIMER, worker_environment
 from phalanx.agent.graces import Graces
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import Host, JobSpec
 from phalanx.errors import boot_file
-from phalanx.launcher.environment import (
-    ENABLE_FILE_TIMER,
-    check_env,
-    leaves_omp_to_us,
-    worker_environment,
-)
+from phalanx.launcher.environment import check_env, leaves_omp_to_us
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.plugins import resolve_error_handler
 from phalanx.launcher.rendezvous.meeting import Meeting, is_alone, meeting_of
@@ -29,7 +25,7 @@ from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
-    from phalanx.launcher.hardware.devices import DeviceMask
+    from phalanx.agent.devices import DeviceMask
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.std import Std
 
@@ -203,6 +199,8 @@ def _notices(options: RunOptions) -> list[str]:
 
 
 def _omp_threads(options: RunOptions) -> int | None:
+    if options.omp_threads is None:
+        return 1 if leaves_omp_to_us({**os.environ, **options.env}, options.nproc) else None
     if options.omp_threads != 0:
         return options.omp_threads
     from phalanx.launcher.hardware.cpus import threads_per_worker
@@ -253,7 +251,9 @@ def _environment(
     **known: Any,
 ) -> dict[str, str]:
     """A worker's environment. The job's id is asked for late: without ``--rdzv-id`` the store's host makes it."""
-    return worker_environment(inherited, settled, local_rank, agent_socket, run_id=meeting.run_id(), **known)
+    return worker_environment(
+        inherited, settled, local_rank, agent_socket=agent_socket, run_id=meeting.run_id(), **known
+    )
 
 
 def is_logging(*choices: Std | Mapping[int, Std]) -> bool:

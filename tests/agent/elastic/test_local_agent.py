@@ -293,13 +293,23 @@ def test_a_stop_signal_stops_the_workers_and_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_virtual_local_rank_shows_each_worker_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-8f3b,7")
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "4,6")
+    told = ("LOCAL_RANK", "PHALANX_LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
     with meeting() as handler:
         found = values_of(an_agent(handler, workers.told, virtual_local_rank=True).run())
-    assert {rank: (env["LOCAL_RANK"], env["CUDA_VISIBLE_DEVICES"]) for rank, env in found.items()} == {
-        0: ("0", "3"),
-        1: ("0", "5"),
+    assert {rank: tuple(env[name] for name in told) for rank, env in found.items()} == {
+        0: ("0", "0", "3", "4"),
+        1: ("0", "1", "GPU-8f3b", "6"),
     }
+
+
+def test_too_few_devices_for_virtual_local_ranks_are_told_before_a_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    with meeting() as handler, pytest.raises(ValueError, match="CUDA_VISIBLE_DEVICES=3 has 1 device for 2"):
+        an_agent(handler, workers.told, virtual_local_rank=True).run()
 
 
 @pytest.mark.compat(
@@ -314,7 +324,7 @@ def test_a_worker_that_no_signal_can_end_fails_the_job() -> None:
             handler,
             "/bin/sh",
             "-c",
-            "kill -STOP $$$$",
+            "kill -STOP $$",
             uninterruptible_state_timeout=3600,
             shutdown_timeout=0,
         )

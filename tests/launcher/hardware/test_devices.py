@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launcher.hardware.devices import DeviceError, entries_of, mask_of, read_devices
+from phalanx.agent.devices import DeviceError, entries_of
+from phalanx.launcher.hardware.devices import mask_of, read_devices
 
 
 def told(

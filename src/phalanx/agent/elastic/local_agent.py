@@ -14,15 +14,17 @@ import uuid
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.devices import CUDA, HIP, ZE, DeviceMask, virtual_mask, visible_by
 from phalanx.agent.elastic.elastic_agent import SimpleElasticAgent
-from phalanx.agent.elastic.environment import visible_device, worker_variables
 from phalanx.agent.elastic.health_check import server_from_environment
 from phalanx.agent.elastic.stuck import StuckWorkers, timeout_from_environment
-from phalanx.agent.elastic.worker_group import RunResult, WorkerGroup, WorkerState
+from phalanx.agent.elastic.worker_group import RunResult, WorkerGroup, WorkerState, round_of
+from phalanx.agent.environment import ENABLE_FILE_TIMER, worker_environment
 from phalanx.logger import get_logger
 from phalanx.metrics import prof
 from phalanx.multiprocessing.macros import arguments_for
 from phalanx.multiprocessing.prefix import prefix_for
+from phalanx.timer.client import TIMER_FILE
 
 if TYPE_CHECKING:
     from phalanx.agent.elastic.health_check import HealthCheckServer
@@ -39,8 +41,8 @@ __all__ = [
     "LocalElasticAgent",
 ]
 
-TORCHELASTIC_ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
-TORCHELASTIC_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+TORCHELASTIC_ENABLE_FILE_TIMER = ENABLE_FILE_TIMER
+TORCHELASTIC_TIMER_FILE = TIMER_FILE
 TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 WATCHDOG_INTERVAL_S = 0.1  # torchelastic's
 
@@ -106,18 +108,24 @@ class LocalElasticAgent(SimpleElasticAgent):
         envs: dict[int, dict[str, str]] = {}
         args: dict[int, tuple[Any, ...]] = {}
         prefixes: dict[int, str] = {}
+        devices = _virtual_devices(spec)
         for worker in worker_group.workers:
             local_rank = worker.local_rank
-            envs[local_rank] = worker_variables(
+            settled = round_of(
                 worker_group,
                 worker,
-                run_id=spec.rdzv_handler.get_run_id(),
+                number=max(1, self._meeting.round_number),
                 restart_count=spec.max_restarts - self._remaining_restarts,
-                round_number=max(1, self._meeting.round_number),
-                inherited=os.environ,
             )
-            if spec.virtual_local_rank:
-                self._set_local_rank_env(envs[local_rank], local_rank, spec)
+            envs[local_rank] = worker_environment(
+                os.environ,
+                settled,
+                local_rank,
+                role=spec.role,
+                run_id=spec.rdzv_handler.get_run_id(),
+                max_restarts=spec.max_restarts,
+                devices=devices,
+            )
             args[local_rank] = arguments_for(local_rank, spec.args)
             if self._log_line_prefix_template is not None:
                 prefixes[local_rank] = prefix_for(
@@ -126,7 +134,7 @@ class LocalElasticAgent(SimpleElasticAgent):
                     rank=worker.global_rank,
                     local_rank=local_rank,
                     host=os.uname().nodename,
-                    round=max(1, self._meeting.round_number),
+                    round=settled.number,
                 )
         self._setup_local_watchdog(envs)
         self._setup_healthcheck()
@@ -147,13 +155,6 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
         self._stuck.began()
         return self._pcontext.pids()
-
-    def _set_local_rank_env(self, worker_env: dict[str, str], local_rank: int, spec: WorkerSpec) -> None:
-        """With a virtual local rank each worker sees one device, as number 0."""
-        if spec.virtual_local_rank:
-            worker_env["LOCAL_RANK"] = "0"
-            worker_env["CUDA_VISIBLE_DEVICES"] = visible_device(os.environ, local_rank)
-            worker_env["PHALANX_LOCAL_RANK"] = str(local_rank)
 
     def _setup_local_watchdog(self, envs: dict[int, dict[str, str]]) -> None:
         """Watch the workers' timers, if the environment asks for it."""
@@ -275,3 +276,11 @@ class LocalElasticAgent(SimpleElasticAgent):
         self._meeting.release_port()
         if self._pcontext is not None:
             self._pcontext.close(death_sig, timeout=timeout)
+
+
+def _virtual_devices(spec: WorkerSpec) -> DeviceMask | None:
+    """With virtual local ranks: by ``CUDA_VISIBLE_DEVICES``, and the other vendors' variables if they are set."""
+    if not spec.virtual_local_rank:
+        return None
+    names = (CUDA, *(name for name in (HIP, ZE) if name in os.environ))
+    return virtual_mask(visible_by(names, os.environ), spec.local_world_size)

@@ -9,19 +9,28 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
+from phalanx.agent.environment import SIGNALS_TO_HANDLE
 from phalanx.multiprocessing.stopping import SignalException
 
-__all__ = ["TORCHELASTIC_SIGNALS_TO_HANDLE", "RaisingSignals", "signals_to_handle"]
+__all__ = ["TORCHELASTIC_SIGNALS_TO_HANDLE", "RaisingSignals", "read_signals", "signals_to_handle"]
 
-TORCHELASTIC_SIGNALS_TO_HANDLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+TORCHELASTIC_SIGNALS_TO_HANDLE = SIGNALS_TO_HANDLE
 _DEFAULT = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # torchelastic's
 
 
 def signals_to_handle() -> tuple[int, ...]:
-    """The signals that the environment names; names that this system has not are left out."""
-    names = os.environ.get(TORCHELASTIC_SIGNALS_TO_HANDLE, _DEFAULT).split(",")
-    found = (getattr(signal.Signals, name.strip().upper(), None) for name in names)
-    return tuple(int(one) for one in found if one is not None)
+    """The signals that the environment names."""
+    return read_signals(os.environ.get(TORCHELASTIC_SIGNALS_TO_HANDLE, _DEFAULT))
+
+
+def read_signals(names: str) -> tuple[int, ...]:
+    """The numbers of signals in such a list, each once; names that this system has not are left out, as in torch.
+
+    >>> read_signals("SIGTERM, sigint,SIGBREAK,SIGTERM")
+    (15, 2)
+    """
+    found = (getattr(signal.Signals, name.strip().upper(), None) for name in names.split(","))
+    return tuple(dict.fromkeys(int(one) for one in found if one is not None))
 
 
 class RaisingSignals:

@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from phalanx.rendezvous.round import Round
+
 if TYPE_CHECKING:
     from phalanx.agent.elastic.worker_spec import WorkerSpec
     from phalanx.errors import ProcessFailure
 
-__all__ = ["RunResult", "Worker", "WorkerGroup", "WorkerState"]
+__all__ = ["RunResult", "Worker", "WorkerGroup", "WorkerState", "round_of"]
 
 
 class WorkerState(str, Enum):  # noqa: UP042 # prints as torchelastic's does
@@ -110,3 +112,21 @@ class RunResult:
     def is_failed(self) -> bool:
         """Whether a worker has failed."""
         return self.state == WorkerState.FAILED
+
+
+def round_of(group: WorkerGroup, worker: Worker, *, number: int, restart_count: int) -> Round:
+    """The round as this worker has it: a subclass of the agent may have given the ranks in its own way."""
+    return Round(
+        number=number,
+        restart_count=restart_count,
+        reason="",
+        group_rank=-1 if group.group_rank is None else group.group_rank,
+        group_world_size=-1 if group.group_world_size is None else group.group_world_size,
+        first_rank=worker.global_rank - worker.local_rank,
+        local_world_size=group.spec.local_world_size,
+        world_size=worker.world_size,
+        master_addr=str(group.master_addr),
+        master_port=-1 if group.master_port is None else group.master_port,
+        role_first_rank=worker.role_rank - worker.local_rank,
+        role_world_size=worker.role_world_size,
+    )

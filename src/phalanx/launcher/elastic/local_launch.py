@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from phalanx.launcher.elastic.config_options import stop_signals_of
+from phalanx.agent.elastic.signals import read_signals
 
 if TYPE_CHECKING:
     from phalanx.agent.elastic import LocalElasticAgent
@@ -99,5 +99,5 @@ def _agent(
         log_line_prefix_template=config.log_line_prefix_template,
         shutdown_timeout=config.shutdown_timeout or 0,
     )
-    agent.stop_signals = stop_signals_of(config.signals_to_handle)
+    agent.stop_signals = read_signals(config.signals_to_handle)
     return agent

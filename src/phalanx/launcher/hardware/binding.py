@@ -6,7 +6,8 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from phalanx.launcher.hardware.devices import CUDA, mask_of
+from phalanx.agent.devices import CUDA
+from phalanx.launcher.hardware.devices import mask_of
 from phalanx.multiprocessing.affinity import BindingError, Plan
 from phalanx.multiprocessing.numa import plan_here
 

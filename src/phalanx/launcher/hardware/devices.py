@@ -10,44 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from phalanx.agent.devices import CUDA, HIP, ZE, DeviceError, DeviceMask, virtual_mask, visible_by
 from phalanx.launcher.hardware.accelerators import amd_gpus, intel_gpus, nvidia_gpus
-from phalanx.records import Struct
 
-__all__ = ["CUDA", "HIP", "ZE", "DeviceError", "DeviceMask", "entries_of", "mask_of", "read_devices"]
-
-CUDA = "CUDA_VISIBLE_DEVICES"
-HIP = "HIP_VISIBLE_DEVICES"
-ZE = "ZE_AFFINITY_MASK"
+__all__ = ["DeviceError", "mask_of", "read_devices"]
 
 # An index; one with a part of the device, as Level Zero writes it; or an id of NVIDIA's or AMD's, or its beginning.
 _ENTRY = re.compile(r"\d{1,4}(\.\d{1,4})?|(GPU|MIG)-[0-9A-Za-z/-]+")
-
-
-class DeviceError(ValueError):
-    """What was asked cannot be had; ``about`` is the field of ``RunOptions`` that asked."""
-
-    def __init__(self, about: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.about = about
-
-
-class DeviceMask(Struct):
-    """What workers are told of devices: variable → its entries, None where all devices are visible by index."""
-
-    visible: Mapping[str, tuple[str, ...] | None]
-    is_virtual: bool
-    """Each worker sees the entry of its local rank alone."""
-
-    def environment(self, local_rank: int) -> dict[str, str]:
-        """The variables of one worker."""
-        return {
-            name: self._own(entries, local_rank) if self.is_virtual else ",".join(entries or ())
-            for name, entries in self.visible.items()
-        }
-
-    @staticmethod
-    def _own(entries: tuple[str, ...] | None, local_rank: int) -> str:
-        return str(local_rank) if entries is None else entries[local_rank]
 
 
 def read_devices(listed: Sequence[str]) -> tuple[str, ...]:
@@ -72,16 +41,6 @@ def read_devices(listed: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(int(one)) if one.isdecimal() else one for one in found)
 
 
-def entries_of(listed: str) -> tuple[str, ...]:
-    """The entries of such a variable, as its readers take them: an empty one or ``-1`` ends the list."""
-    entries: list[str] = []
-    for item in listed.split(","):
-        if item.strip() in ("", "-1"):
-            break
-        entries.append(item.strip())
-    return tuple(entries)
-
-
 def mask_of(
     devices: Sequence[str] | None,
     *,
@@ -97,15 +56,11 @@ def mask_of(
     if devices is None and not is_virtual:
         return None
     names = _variables(inherited, root, of_devices=devices is not None)
-    visible = {name: entries_of(inherited[name]) if name in inherited else None for name in names}
+    visible = visible_by(names, inherited)
     if devices is not None:
         asked = _about("devices", read_devices, devices)
         visible = {name: _narrowed(asked, name, visible[name], root) for name in names}
-    if is_virtual:
-        for name, entries in visible.items():
-            if entries is not None and nproc > len(entries):
-                raise DeviceError("virtual_local_rank", _too_few(nproc, name, entries))
-    return DeviceMask(visible, is_virtual)
+    return virtual_mask(visible, nproc) if is_virtual else DeviceMask(visible, False)
 
 
 def _variables(inherited: Mapping[str, str], root: str, *, of_devices: bool) -> list[str]:
@@ -152,11 +107,6 @@ def _among(one: str, name: str, inherited: tuple[str, ...]) -> str:
             "devices", f"{one!r} can be {matching[0]} or {matching[1]} in {shown}; write more of it"
         )
     return matching[0]
-
-
-def _too_few(nproc: int, name: str, entries: tuple[str, ...]) -> str:
-    have = f"{len(entries)} device{'' if len(entries) == 1 else 's'} for {nproc} workers"
-    return f"each worker gets a device of its own, and {name}={','.join(entries)} has {have}; start fewer workers"
 
 
 def _about(
