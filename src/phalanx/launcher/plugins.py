@@ -50,7 +50,7 @@ def check_event_handler(name: str) -> None:
 
     installed = {one.name for one in entry_points(group=EVENT_HANDLERS_GROUP)}
     handlers = sys.modules.get("phalanx.events.handlers")  # where a program has added its own
-    added = set() if handlers is None else set(handlers._log_handlers)
+    added = set() if handlers is None else set(handlers.handlers)
     if name not in installed | added:
         known = ", ".join(sorted({*EVENT_HANDLERS, *installed, *added}))
         raise ValueError(
