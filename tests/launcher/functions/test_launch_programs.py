@@ -128,7 +128,7 @@ def test_without_cloudpickle_a_lambda_is_refused_with_what_would_help(programs: 
         """
     )
     assert out.startswith(
-        "cannot be sent to the workers by its name: the function <lambda> is of type function ("
+        "cannot be sent to the workers by its name: the function <lambda> at program.py:4 is of type function ("
     )
     assert out.endswith("cloudpickle sends it by value: pip install 'phalanx-launcher[func]'\n")
 
@@ -147,7 +147,47 @@ def test_without_cloudpickle_a_program_without_a_guard_is_told_so(programs: Prog
     )
     _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
-    assert "put the call under if __name__ == '__main__':" in err
+    assert err.count("put the call under if __name__ == '__main__':") == 1
+    assert "pip install 'phalanx-launcher[func]'" in err
+    assert "rank" not in err, "no worker has started"
+
+
+@pytest.mark.parametrize("guard", ["if __name__ == '__main__':", "if '__main__' == __name__ and True:"])
+def test_without_cloudpickle_a_program_with_a_guard_runs(programs: Programs, guard: str) -> None:
+    programs.without_cloudpickle()
+    out = programs.run(
+        f"""
+        import phalanx
+
+        def train():
+            return 1
+
+        def main():
+            print(list(phalanx.launch(train)))
+
+        {guard}
+            main()
+        """
+    )
+    assert out == "[1]\n"
+
+
+def test_without_cloudpickle_a_program_from_a_pipe_is_told_what_would_help(programs: Programs) -> None:
+    programs.without_cloudpickle()
+    ran = subprocess.run(
+        [sys.executable, "-"],
+        input="import phalanx\ndef f():\n    return 1\nphalanx.launch(f)\n",
+        cwd=programs.folder,
+        env=programs.env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == (
+        "TypeError: cannot be sent to the workers by its name: the function f is defined where no worker can import "
+        "it; cloudpickle sends it by value: pip install 'phalanx-launcher[func]'"
+    )
 
 
 def test_a_module_beside_the_program_is_found_by_workers(programs: Programs) -> None:

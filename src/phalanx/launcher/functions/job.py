@@ -200,7 +200,7 @@ class Job(Generic[R]):
         return None if self._function is None else self._function.raised(rank)
 
     def _collected(self, outcome: Outcome) -> LaunchResult[Any]:
-        values: tuple[Any, ...] = ()
+        values: tuple[Any, ...] = (None,) * self.status().world_size  # what a script returns
         if self._function is not None:
             found: dict[int, Any] = self._function.returned()
             others, unsent = self._function.others()

@@ -48,7 +48,7 @@ class LaunchResult(Sequence[R]):
 
     ``result[0]``, ``len(result)`` and iteration are about ``values``. Those of this node's ranks are the objects that
     came back; of other nodes' ranks plain data comes, and a ``NotSent`` in the place of anything else. A script
-    returns nothing: it has no values.
+    returns nothing: each of its ranks has None.
 
     >>> from phalanx.agent.verdict.verdict import Ending
     >>> done = Outcome(exit_code=0, ending=Ending.SUCCEEDED, report="")
