@@ -33,6 +33,8 @@ def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
         ("multiprocessing/std.py", "import phalanx.rendezvous.round", "Imports point one way"),
         ("errors/_record.py", "import asyncio", "What runs inside a worker"),
         ("errors/_record.py", "def f():\n    import phalanx.agent.spec", "What runs inside a worker"),
+        ("functions/worker.py", "def f():\n    import phalanx.launcher.options", "What runs inside a worker"),
+        ("control_plane.py", "import asyncio", "What runs inside a worker"),
         ("agent/restarts/policy.py", "import time", "Modules that decide"),
         ("multiprocessing/machine.py", "from os import getpid", "Modules that decide"),
         ("agent/machine.py", "from phalanx.agent.report import files", "Modules that decide"),
