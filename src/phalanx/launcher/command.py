@@ -65,7 +65,7 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         spec = changed(spec, affinity=plan.cpus)
     watchdog = None
     if os.environ.get(ENABLE_FILE_TIMER) == "1" and options.debug_rank is None:
-        from phalanx.launcher.watchdog import Watchdog
+        from phalanx.agent.watchdog import Watchdog
 
         watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name)
         spec = watchdog.beside(spec)

@@ -348,3 +348,17 @@ def test_with_the_file_timer_a_worker_that_is_too_slow_is_killed_and_the_agent_l
         result = an_agent(handler, workers.too_slow, nproc=1, max_restarts=0).run()
     assert result.failures[0].exitcode == -signal.SIGKILL
     assert not (tmp_path / "timer").exists()
+
+
+def test_a_timer_ends_what_descends_from_this_program_and_nobody_else() -> None:
+    with meeting() as handler:
+        agent = an_agent(handler, "/bin/true")
+    with subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE) as shell:
+        assert shell.stdout is not None
+        within = int(shell.stdout.readline())
+        try:
+            assert [agent._is_of_a_worker(pid) for pid in (shell.pid, within)] == [True, True]
+            assert [agent._is_of_a_worker(pid) for pid in (os.getpid(), os.getppid(), 1)] == [False] * 3
+        finally:
+            os.kill(within, signal.SIGKILL)
+    assert not agent._is_of_a_worker(within)

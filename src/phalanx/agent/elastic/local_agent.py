@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-import tempfile
 import time
-import uuid
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +22,7 @@ from phalanx.logger import get_logger
 from phalanx.metrics import prof
 from phalanx.multiprocessing.macros import arguments_for
 from phalanx.multiprocessing.prefix import prefix_for
+from phalanx.multiprocessing.procfs import read_stat
 from phalanx.timer.client import TIMER_FILE
 
 if TYPE_CHECKING:
@@ -160,22 +159,32 @@ class LocalElasticAgent(SimpleElasticAgent):
         """Watch the workers' timers, if the environment asks for it."""
         if os.environ.get(TORCHELASTIC_ENABLE_FILE_TIMER) != "1":
             return
+        from phalanx.agent.watchdog import place_of
         from phalanx.timer import FileTimerServer
 
         if self._worker_watchdog is None:
-            path = os.environ.get(TORCHELASTIC_TIMER_FILE) or os.path.join(
-                tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}"
-            )
-            self._timer_file = path
+            self._timer_file = place_of(os.environ)
             self._worker_watchdog = FileTimerServer(
-                path,
+                self._timer_file,
                 self._rdzv_handler.get_run_id(),
                 max_interval=WATCHDOG_INTERVAL_S,
                 log_event=self._log_watchdog_event,
+                is_worker=self._is_of_a_worker,
             )
             self._worker_watchdog.start()
         for env in envs.values():
             env[TORCHELASTIC_TIMER_FILE] = self._timer_file
+
+    def _is_of_a_worker(self, pid: int) -> bool:
+        """A request may name anybody. What descends from this program may be ended, and nobody else.
+
+        Not asked of the context: a worker may be late while others of its round are still being started.
+        """
+        while (stat := read_stat(pid)) is not None and stat.parent != 0:
+            pid = stat.parent
+            if pid == os.getpid():
+                return True
+        return False
 
     def _log_watchdog_event(self, name: str, request: FileTimerRequest | None) -> None:
         from phalanx.events import Event, EventSource, record

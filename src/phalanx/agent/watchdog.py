@@ -21,10 +21,16 @@ from phalanx.timer.client import TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer
 from phalanx.timer.requests import FileTimerRequest
 
-__all__ = ["Watchdog"]
+__all__ = ["Watchdog", "place_of"]
 
 SCOPE_MAX = 200  # characters of a scope's name in a report
 WAKE_S = 10.0  # at the latest; a request or the end of a countdown wakes it, too
+
+
+def place_of(environ: Mapping[str, str]) -> str:
+    """Where the FIFO is to be: where the variable says, or at a new place."""
+    own = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
+    return environ.get(TIMER_FILE) or own
 
 
 class Watchdog:
@@ -41,8 +47,7 @@ class Watchdog:
     @classmethod
     def of(cls, environ: Mapping[str, str], *, run_id: str) -> Self:
         """The server, not started yet, at the place that the variable says or at a new one."""
-        own = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
-        return cls(environ.get(TIMER_FILE) or own, run_id=run_id)
+        return cls(place_of(environ), run_id=run_id)
 
     def beside(self, spec: JobSpec) -> JobSpec:
         """The same job with this server: it starts when the keeper has been forked, which a thread would harm."""
