@@ -20,10 +20,69 @@ from phalanx.events.job import (
     WorkerFailed,
     WorkersStarted,
 )
+from phalanx.records import Struct
 
-__all__ = ["EventMaker"]
+__all__ = ["EventMaker", "WorkerFacts", "status_event"]
 
 PREFIX = "torchelastic.worker.status."
+
+
+class WorkerFacts(Struct, kw_only=True):
+    """What an event says of its worker."""
+
+    local_rank: int
+    global_rank: int | None
+    role_rank: int | None
+    role_world_size: int | None
+    worker_id: str | None
+    pid: int | None
+    exit_code: int | None
+
+
+def status_event(
+    state: str,
+    source: EventSource,
+    *,
+    at_ns: int,
+    run_id: str | None,
+    role: str | None,
+    host: str | None,
+    entry_point: str | None,
+    backend: str | None,
+    group_rank: int | None,
+    group_world_size: int | None,
+    restarts: int,
+    run_time_s: int,
+    worker: WorkerFacts | None,
+    raw_error: str | None,
+    duration_ms: float | None,
+) -> Event:
+    """Make torchelastic's event of an agent, or of a worker, for both kinds of agent."""
+    about: dict[str, EventMetadataValue] = {"group_world_size": group_world_size, "entry_point": entry_point}
+    if worker is not None:
+        about |= {
+            "local_rank": worker.local_rank,
+            "role_rank": worker.role_rank,
+            "role_world_size": worker.role_world_size,
+            "exit_code": worker.exit_code,
+            "worker_pid": worker.pid,
+        }
+    metadata: dict[str, EventMetadataValue] = {
+        "run_id": run_id,
+        "global_rank": None if worker is None else worker.global_rank,
+        "group_rank": group_rank,
+        "worker_id": None if worker is None else worker.worker_id,
+        "role": role,
+        "hostname": host,
+        "state": state,
+        "total_run_time": run_time_s,
+        "rdzv_backend": backend,
+        "raw_error": raw_error,
+        "metadata": json.dumps(about),
+        "agent_restarts": restarts,
+        "duration_ms": duration_ms,
+    }
+    return Event(f"{PREFIX}{state}", source, at_ns // 1_000_000, metadata)
 
 
 class EventMaker:
@@ -108,9 +167,7 @@ class EventMaker:
         raw_error: str | None = None,
         duration_ms: float | None = None,
     ) -> Event:
-        return self._event(
-            state, EventSource.AGENT, happening, raw_error=raw_error, duration_ms=duration_ms, inner={}
-        )
+        return self._event(state, EventSource.AGENT, happening, raw_error=raw_error, duration_ms=duration_ms)
 
     def _of_worker(
         self,
@@ -124,21 +181,16 @@ class EventMaker:
         settled = self._round
         is_known = settled is not None and local_rank < len(settled.ranks)
         pid = self._pids.get(local_rank)
-        return self._event(
-            state,
-            EventSource.WORKER,
-            happening,
-            raw_error=raw_error,
+        about = WorkerFacts(
+            local_rank=local_rank,
             global_rank=settled.ranks[local_rank] if settled is not None and is_known else None,
+            role_rank=settled.role_ranks[local_rank] if settled is not None and is_known else None,
+            role_world_size=None if settled is None else settled.role_world_size,
             worker_id=None if pid is None else str(pid),
-            inner={
-                "local_rank": local_rank,
-                "role_rank": settled.role_ranks[local_rank] if settled is not None and is_known else None,
-                "role_world_size": None if settled is None else settled.role_world_size,
-                "exit_code": exit_code,
-                "worker_pid": pid,
-            },
+            pid=pid,
+            exit_code=exit_code,
         )
+        return self._event(state, EventSource.WORKER, happening, worker=about, raw_error=raw_error)
 
     def _event(
         self,
@@ -146,35 +198,30 @@ class EventMaker:
         source: EventSource,
         happening: Happening,
         *,
-        inner: dict[str, EventMetadataValue],
-        global_rank: int | None = None,
-        worker_id: str | None = None,
+        worker: WorkerFacts | None = None,
         raw_error: str | None = None,
         duration_ms: float | None = None,
     ) -> Event:
         started, settled = self._started, self._round
-        about: dict[str, EventMetadataValue] = {
-            "group_world_size": None if settled is None else settled.group_world_size,
-            "entry_point": self._entry_point or (None if started is None else started.entry_point),
-        }
         run_id = None if started is None else started.run_id
         since_ns = 0 if started is None else happening.at_ns - started.at_ns
-        metadata: dict[str, EventMetadataValue] = {
-            "run_id": run_id if settled is None else settled.run_id,
-            "global_rank": global_rank,
-            "group_rank": None if settled is None else settled.group_rank,
-            "worker_id": worker_id,
-            "role": None if started is None else started.role,
-            "hostname": None if started is None else started.host,
-            "state": state,
-            "total_run_time": max(0, since_ns) // 1_000_000_000,
-            "rdzv_backend": self._rdzv_backend or (None if started is None else started.backend),
-            "raw_error": raw_error,
-            "metadata": json.dumps({**about, **inner}),
-            "agent_restarts": self._restarts,
-            "duration_ms": duration_ms,
-        }
-        return Event(f"{PREFIX}{state}", source, happening.at_ns // 1_000_000, metadata)
+        return status_event(
+            state,
+            source,
+            at_ns=happening.at_ns,
+            run_id=run_id if settled is None else settled.run_id,
+            role=None if started is None else started.role,
+            host=None if started is None else started.host,
+            entry_point=self._entry_point or (None if started is None else started.entry_point),
+            backend=self._rdzv_backend or (None if started is None else started.backend),
+            group_rank=None if settled is None else settled.group_rank,
+            group_world_size=None if settled is None else settled.group_world_size,
+            restarts=self._restarts,
+            run_time_s=max(0, since_ns) // 1_000_000_000,
+            worker=worker,
+            raw_error=raw_error,
+            duration_ms=duration_ms,
+        )
 
 
 def _raw_error(failed: WorkerFailed | None) -> str | None:

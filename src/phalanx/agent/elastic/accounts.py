@@ -11,17 +11,16 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from phalanx.agent.elastic.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from phalanx.metrics import put_metric
+from phalanx.metrics.run import numbers_of_run, worker_metric
 
 if TYPE_CHECKING:
     from phalanx.events import Event, EventSource
 
 __all__ = ["AgentAccounts"]
-
-PREFIX = "torchelastic.worker.status."
 
 
 class AgentAccounts:
@@ -99,63 +98,47 @@ class AgentAccounts:
         exit_code: int | None = None,
         worker_pid: int | None = None,
     ) -> Event:
-        """Torchelastic's fields; unlike there the moment is filled in, and no value is wrapped in a list."""
-        from phalanx.events import Event
+        from phalanx.events.making import WorkerFacts, status_event
 
-        group = self._worker_group
-        spec = group.spec
-        about: dict[str, Any] = {
-            "group_world_size": group.group_world_size,
-            "entry_point": spec.get_entrypoint_name(),
-        }
+        group, spec = self._worker_group, self._worker_group.spec
+        about = None
         if worker is not None:
-            about |= {
-                "local_rank": worker.local_rank,
-                "role_rank": worker.role_rank,
-                "role_world_size": worker.role_world_size,
-                "exit_code": exit_code,
-                "worker_pid": worker_pid,
-            }
-        metadata = {
-            "run_id": spec.rdzv_handler.get_run_id(),
-            "global_rank": None if worker is None else worker.global_rank,
-            "group_rank": group.group_rank,
-            "worker_id": None if worker is None else str(worker.id),
-            "role": spec.role,
-            "hostname": socket.gethostname(),
-            "state": state,
-            "total_run_time": self._total_execution_time,
-            "rdzv_backend": spec.rdzv_handler.get_backend(),
-            "raw_error": raw_error,
-            "metadata": json.dumps(about),
-            "agent_restarts": spec.max_restarts - self._remaining_restarts,
-            "duration_ms": duration_ms,
-        }
-        return Event(f"{PREFIX}{state}", source, time.time_ns() // 1_000_000, metadata)
+            about = WorkerFacts(
+                local_rank=worker.local_rank,
+                global_rank=worker.global_rank,
+                role_rank=worker.role_rank,
+                role_world_size=worker.role_world_size,
+                worker_id=str(worker.id),
+                pid=worker_pid,
+                exit_code=exit_code,
+            )
+        return status_event(
+            state,
+            source,
+            at_ns=time.time_ns(),
+            run_id=spec.rdzv_handler.get_run_id(),
+            role=spec.role,
+            host=socket.gethostname(),
+            entry_point=spec.get_entrypoint_name(),
+            backend=spec.rdzv_handler.get_backend(),
+            group_rank=group.group_rank,
+            group_world_size=group.group_world_size,
+            restarts=spec.max_restarts - self._remaining_restarts,
+            run_time_s=self._total_execution_time,
+            worker=about,
+            raw_error=raw_error,
+            duration_ms=duration_ms,
+        )
 
     # Metrics
 
     def _put(self, name: str, value: int) -> None:
-        put_metric(f"workers.{self._worker_group.spec.role}.{name}", value)
+        put_metric(worker_metric(self._worker_group.spec.role, name), value)
 
     def _record_metrics(self, group_results: RunResult) -> None:
         """How the run ended, as numbers."""
+        spec = self._worker_group.spec
+        used = spec.max_restarts - self._remaining_restarts
         is_failed = group_results.is_failed()
-        self._record_flakiness_metric(is_failed)
-        retried = self._worker_group.spec.max_restarts != self._remaining_restarts
-        self._put("run_total", 1)
-        self._record_metric_with_condition("run_success_with_retries", not is_failed and retried)
-        self._record_metric_with_condition("run_success_no_retries", not is_failed and not retried)
-        self._record_metric_with_condition("run_failed_with_retries", is_failed and retried)
-        self._record_metric_with_condition("run_failed_no_retries", is_failed and not retried)
-
-    def _record_metric_with_condition(self, metric_name: str, condition: object) -> None:
-        self._put(metric_name, int(bool(condition)))
-
-    def _record_flakiness_metric(self, is_failed: bool = False) -> None:
-        """100 for a run that failed, else the part of the budget that was needed."""
-        if is_failed:
-            self._put("flakiness", 100)
-            return
-        most = self._worker_group.spec.max_restarts
-        self._put("flakiness", int(100 - 100 * (self._remaining_restarts + 1) / (most + 1)))
+        for name, value in numbers_of_run(spec.role, has_failed=is_failed, used=used, most=spec.max_restarts):
+            put_metric(name, value)

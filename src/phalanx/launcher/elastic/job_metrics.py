@@ -7,13 +7,12 @@ Durations are those that the happenings' times give.
 from __future__ import annotations
 
 from phalanx.events import job
+from phalanx.metrics.run import Numbers, numbers_of_run, worker_metric
 
 __all__ = ["JobMetrics"]
 
 _AGENT = "SimpleElasticAgent"
 _LOCAL = "LocalElasticAgent"
-
-Numbers = list[tuple[str, int]]
 
 
 class JobMetrics:
@@ -61,7 +60,10 @@ class JobMetrics:
         return max(0, self._max_restarts - self._used)
 
     def _state(self, name: str) -> Numbers:
-        return [(f"workers.{self._role}.remaining_restarts", self._left), (f"workers.{self._role}.{name}", 1)]
+        return [
+            (worker_metric(self._role, "remaining_restarts"), self._left),
+            (worker_metric(self._role, name), 1),
+        ]
 
     def _started(self, at_ns: int) -> Numbers:
         since_ns = 0 if self._settled_ns is None else at_ns - self._settled_ns
@@ -81,8 +83,7 @@ class JobMetrics:
         return _done(f"{_LOCAL}._stop_workers", took_ns)
 
     def _ended(self, end: job.JobEnded) -> Numbers:
-        role, has_failed, retried = self._role, end.ending == "failed", self._used > 0
-        flakiness = 100.0 if has_failed else 100 - 100 * (self._left + 1) / (self._max_restarts + 1)
+        has_failed = end.ending == "failed"
         took_ns = 0 if self._began_ns is None else end.at_ns - self._began_ns
         end_of_run = "success" if end.ending != "stopped" else "failure"  # torchelastic's raises at a signal
         run = f"{_AGENT}.run"
@@ -91,12 +92,7 @@ class JobMetrics:
             return tail
         return [
             *self._state("failed" if has_failed else "succeeded"),
-            (f"workers.{role}.flakiness", int(flakiness)),
-            (f"workers.{role}.run_total", 1),
-            (f"workers.{role}.run_success_with_retries", int(not has_failed and retried)),
-            (f"workers.{role}.run_success_no_retries", int(not has_failed and not retried)),
-            (f"workers.{role}.run_failed_with_retries", int(has_failed and retried)),
-            (f"workers.{role}.run_failed_no_retries", int(has_failed and not retried)),
+            *numbers_of_run(self._role, has_failed=has_failed, used=self._used, most=self._max_restarts),
             *tail,
         ]
 
