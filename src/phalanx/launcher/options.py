@@ -1,6 +1,7 @@
 """What a user asked for, resolved: one frozen record between any front end and the launcher.
 
-A front end (the command line today, a configuration file or Python tomorrow) finds the values, checks what can be
+The front ends are the command line with its variables and configuration file (``cli``), keyword arguments
+(``launcher/functions``) and torchelastic's ``LaunchConfig`` (``launcher/elastic``). Each finds the values, has them
 checked before anything starts, and fills this in. Nothing below it knows where a value came from.
 """
 
