@@ -67,7 +67,19 @@ def virtual_mask(visible: Mapping[str, tuple[str, ...] | None], nproc: int) -> D
     for name, entries in visible.items():
         if entries is not None and nproc > len(entries):
             raise DeviceError("virtual_local_rank", _too_few(nproc, name, entries))
+        if entries is not None and (twice := _twice(entries[:nproc])) is not None:
+            raise DeviceError(
+                "virtual_local_rank",
+                f"each worker gets a device of its own, and {name}={','.join(entries)} names {twice} twice; each "
+                "device once",
+            )
     return DeviceMask(visible, True)
+
+
+def _twice(entries: tuple[str, ...]) -> str | None:
+    # 0 and 00 are one index. Ids are compared in any case, as their makers do.
+    same = [str(int(one)) if one.isdecimal() else one.lower() for one in entries]
+    return next((one for place, one in enumerate(entries) if same[place] in same[:place]), None)
 
 
 def _too_few(nproc: int, name: str, entries: tuple[str, ...]) -> str:

@@ -145,3 +145,16 @@ def test_gpus_of_intel_are_told_by_level_zeros_mask_where_they_are_all_there_is(
 def test_a_virtual_rank_sees_its_own_device_of_intel(tmp_path: Path) -> None:
     found = told(None, {"ZE_AFFINITY_MASK": "2,3"}, tmp_path, is_virtual=True)
     assert [one["ZE_AFFINITY_MASK"] for one in found] == ["2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "twice"), [("0,0", "0"), ("1,01", "01"), ("GPU-a1,gpu-A1", "gpu-A1"), ("2,2,3", "2")]
+)
+def test_virtual_ranks_share_no_device(listed: str, twice: str, tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=f"names {twice} twice; each device once") as found:
+        told(None, {"CUDA_VISIBLE_DEVICES": listed}, tmp_path, is_virtual=True)
+    assert found.value.about == "virtual_local_rank"
+
+
+def test_a_device_that_no_virtual_rank_gets_may_be_there_twice(tmp_path: Path) -> None:
+    assert len(told(None, {"CUDA_VISIBLE_DEVICES": "3,4,4"}, tmp_path, is_virtual=True)) == 2

@@ -90,6 +90,7 @@ def start(
     ...     list(job.result())
     [6, 6]
     """
+    _check_folder(options.get("cwd"))
     is_function = callable(function)
     name = name_of(function) if callable(function) else os.path.basename(os.fspath(_script(function)))
     made = options_of(
@@ -137,6 +138,11 @@ def _program(script: Script, options: LaunchOptions) -> str:
                 f"there is no script {path!r}; module=True runs a module, no_python=True any other program"
             )
     return path
+
+
+def _check_folder(cwd: str | os.PathLike[str] | None) -> None:
+    if cwd is not None and not os.path.isdir(cwd):
+        raise NotADirectoryError(f"cwd: there is no folder {os.fspath(cwd)!r}")
 
 
 def _texts(args: tuple[Any, ...]) -> tuple[str, ...]:
