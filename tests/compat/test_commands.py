@@ -10,6 +10,7 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+from tests.compat.marks import shows
 from tests.system.launch import Job, Launcher
 
 pytestmark = [pytest.mark.system, pytest.mark.torch]
@@ -51,6 +52,11 @@ def test_rank_0_has_standard_input_and_the_launchers_lines_are_those_of_phalanx_
     assert "OMP_NUM_THREADS is 1" in plain.stderr
 
 
+@shows(
+    "better",
+    "extension console script torchrun",
+    how="Phalanx installs phalanx, and leaves torchrun to torch; under PHALANX_COMPAT=1 torchrun runs Phalanx",
+)
 @commands
 def test_a_workers_exit_code_is_the_commands_and_the_report_stands_once(
     command: tuple[str, ...], tmp_path: Path
