@@ -108,6 +108,8 @@ class StopAsked(Struct):
     warn_signal: int | None = None
     """What workers get ahead of it; then they have ``warn_s`` to end by themselves."""
     warn_s: float = 0.0
+    by_program: bool = False
+    """The program that hosts this agent asked, and nobody has sent a signal."""
 
 
 # Commands

@@ -23,7 +23,7 @@ __all__ = ["Leaving", "request_by", "request_of", "warned"]
 
 def warned(event: StopAsked, graces: Graces) -> StopAsked:
     """The same request with the warning ahead that the user wants."""
-    return StopAsked(event.signal, event.grace_s, graces.warn_signal, graces.warn_s)
+    return StopAsked(event.signal, event.grace_s, graces.warn_signal, graces.warn_s, event.by_program)
 
 
 def request_of(notice: StopRound, graces: Graces) -> StopAsked:

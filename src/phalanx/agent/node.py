@@ -263,7 +263,7 @@ class Node:
             if number in self._spec.pass_signals:
                 self._driver.post(SignalPassed(number))
             else:
-                self._on_stop_signal(number)
+                self._on_stop_signal(abs(number), by_program=number < 0)
         if host.is_gone:
             self._loop.remove_reader(host.fileno())
             if not self._is_told_to_stop:  # a host that has asked, and ends before we do, is in no hurry
@@ -274,11 +274,11 @@ class Node:
         if number != signal.SIGINT or not self._processes.interrupt_debugged():
             self._on_stop_signal(number)
 
-    def _on_stop_signal(self, number: int) -> None:
+    def _on_stop_signal(self, number: int, *, by_program: bool = False) -> None:
         self._is_told_to_stop = True
         if self._driver.ended.done():
             self._hurry.set()
-        self._driver.post(StopAsked(number, self._spec.graces.stop_s))
+        self._driver.post(StopAsked(number, self._spec.graces.stop_s, by_program=by_program))
 
     def _on_message(self, local_rank: int, message: object) -> None:
         if isinstance(message, ExceptionRecorded):

@@ -57,7 +57,7 @@ def over(verdict: Verdict) -> str:
 
 def asked(event: StopAsked, group: GroupMachine) -> str:
     """Somebody has sent a stop signal."""
-    name = Signals(event.signal).name
+    name = _asked_how(event)
     if group.state is GroupState.STOPPING:
         return f"{name}: the workers are being stopped already; again to end them at once"
     return f"{name}: {_asked_whom(group, event)}; again to end at once"
@@ -65,7 +65,7 @@ def asked(event: StopAsked, group: GroupMachine) -> str:
 
 def asked_early(event: StopAsked) -> str:
     """The same while no workers run."""
-    return f"{Signals(event.signal).name}: no workers run here now, so this node ends at once"
+    return f"{_asked_how(event)}: no workers run here now, so this node ends at once"
 
 
 def not_passed(signal: int, local_ranks: Collection[int]) -> str:
@@ -98,6 +98,10 @@ def debugger_without_input(rank: int, *, is_debug_rank: bool) -> str:
     if is_debug_rank:
         return "a debugger had nothing to read: the launcher's standard input is no terminal"
     return f"a debugger had nothing to read; with --debug-rank {rank} it has the launcher's terminal"
+
+
+def _asked_how(event: StopAsked) -> str:
+    return "stopped by the program" if event.by_program else Signals(event.signal).name
 
 
 def _asked_whom(group: GroupMachine, event: StopAsked) -> str:

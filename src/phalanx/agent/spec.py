@@ -37,7 +37,10 @@ class Host(Protocol):
         """A descriptor that is readable when ``asked`` has something to say, or ``is_gone`` has come true."""
 
     def asked(self) -> tuple[int, ...]:
-        """Signals that it has sent since the last call, by another way than the kernel's."""
+        """Signals that it has sent since the last call, by another way than the kernel's.
+
+        A negative one is no signal that anybody has sent to it, but what its own code asks for.
+        """
 
     @property
     def observe(self) -> Callable[[Happening], object] | None:

@@ -241,3 +241,24 @@ def test_a_watcher_takes_no_time_of_the_processor_while_nothing_happens() -> Non
             list(job.watch(1.0))
         assert time.thread_time() - used < 0.1
         assert job.signal(signal.SIGUSR1)
+
+
+def test_a_stop_by_the_program_is_told_as_that(capfd: pytest.CaptureFixture[str]) -> None:
+    with phalanx.start(time.sleep, 1000) as job:
+        for status in job.watch(timeout_s=120):
+            if status.phase == "running":
+                break
+    told = [line for line in capfd.readouterr().err.splitlines() if "asked the worker to stop" in line]
+    assert told == [
+        "phalanx: stopped by the program: asked the worker to stop, 30 s of grace; again to end at once"
+    ]
+
+
+def test_a_signal_that_the_program_passes_on_is_told_by_its_name(capfd: pytest.CaptureFixture[str]) -> None:
+    with phalanx.start(time.sleep, 1000) as job:
+        for status in job.watch(timeout_s=120):
+            if status.phase == "running":
+                break
+        assert job.agent.send_signal(signal.SIGINT)
+        job.wait()
+    assert "phalanx: SIGINT: asked the worker to stop" in capfd.readouterr().err

@@ -38,7 +38,7 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
         run_id=config.run_id or None,
         role=config.role,
         restarts=RestartPolicy(max_restarts=config.max_restarts),
-        start_method=config.start_method,
+        start_method=config.start_method,  # type: ignore[arg-type] # it was checked
         **_logs(config.logs_specs),
         duplicate_stdout_filters=tuple(config.duplicate_stdout_filters or ()),
         duplicate_stderr_filters=tuple(config.duplicate_stderr_filters or ()),
@@ -143,7 +143,7 @@ def program_of(entrypoint: str, args: tuple[str, ...]) -> dict[str, Any]:
     return {"entrypoint": entrypoint, "args": args, "module": False, "no_python": True}
 
 
-def _numa(options: Any) -> tuple[str | None, bool]:
+def _numa(options: Any) -> tuple[Any, bool]:
     if options is None:
         return None, False
     mode = getattr(options, "affinity_mode", None)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 from phalanx.agent.spec import Ended
 from phalanx.agent.verdict.verdict import EX_BUG, EX_UNAVAILABLE, EX_USAGE, Ending
 from phalanx.launcher.hosting.handover import from_json, to_json
-from phalanx.launcher.hosting.outcome import LastWords, Outcome
+from phalanx.launcher.hosting.outcome import BY_PROGRAM, LastWords, Outcome
 from phalanx.launcher.hosting.outlook import HappeningsOut
 from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
@@ -72,7 +72,8 @@ class HostLink:
                 data = b""
             numbers += data
             self.is_gone = not data
-        return tuple(one for one in numbers if one in signal.valid_signals())
+        signed = (BY_PROGRAM - one if one > BY_PROGRAM else one for one in numbers)
+        return tuple(one for one in signed if abs(one) in signal.valid_signals())
 
     @property
     def observe(self) -> Callable[[Happening], object] | None:

@@ -34,7 +34,7 @@ from phalanx.launcher.hosting.descriptors import (
     watched,
 )
 from phalanx.launcher.hosting.handover import from_json, to_json
-from phalanx.launcher.hosting.outcome import LastWords, Outcome, without_a_word
+from phalanx.launcher.hosting.outcome import BY_PROGRAM, LastWords, Outcome, without_a_word
 from phalanx.launcher.hosting.outlook import HappeningsIn, Subscriber
 from phalanx.launcher.hosting.watching import AsyncWatch, Watch
 from phalanx.launcher.options import RunOptions
@@ -257,7 +257,7 @@ class AgentProcess:
         """
         if signum in self._options.pass_signals and signum not in self._options.stop_signals:
             raise ValueError(f"{signal.Signals(signum).name} is passed on to the workers, and stops nothing")
-        return self._ask(signum)
+        return self._ask(signum, BY_PROGRAM if signum == signal.SIGTERM else 0)
 
     def send_signal(self, signum: int) -> bool:
         """Send the agent a signal. Those of the options arrive in order and are never lost while it starts.
@@ -284,7 +284,7 @@ class AgentProcess:
             os.getpid() != self._host
         ):  # a forked child, which leaves its copy of the block: the job is its parent's
             return
-        self._ask(_signal_for(kind))
+        self._ask(*_signal_for(kind))
         try:
             self.wait()
         except BaseException:  # a second Ctrl-C
@@ -300,7 +300,7 @@ class AgentProcess:
     ) -> None:
         if os.getpid() != self._host:
             return
-        self._ask(_signal_for(kind))
+        self._ask(*_signal_for(kind))
         try:
             await self.wait_async()
         except BaseException:  # cancelled, again
@@ -316,7 +316,7 @@ class AgentProcess:
         state = "running" if self._outcome is None else f"ended: {self._outcome.exit_code}"
         return f"<AgentProcess of {_name(self._options)}: pid {self.pid}, {state}>"
 
-    def _ask(self, signum: int) -> bool:
+    def _ask(self, signum: int, mark: int = 0) -> bool:
         """Over the socket: it keeps what comes before the agent can take signals, which would kill it."""
         number = signal.Signals(signum)
         with self._lock:
@@ -324,7 +324,7 @@ class AgentProcess:
                 return False
             try:
                 # MSG_NOSIGNAL: this program may have taken SIGPIPE's default action back.
-                return self._link.send(bytes([number]), socket.MSG_NOSIGNAL) == 1
+                return self._link.send(bytes([number + mark]), socket.MSG_NOSIGNAL) == 1
             except OSError:
                 return False
 
@@ -393,6 +393,7 @@ def _name(options: RunOptions) -> str:
     return options.name or options.entrypoint
 
 
-def _signal_for(kind: type[BaseException] | None) -> signal.Signals:
+def _signal_for(kind: type[BaseException] | None) -> tuple[int, int]:
     """What a block that is left so sends: Ctrl-C is what its user pressed."""
-    return signal.SIGINT if kind is not None and issubclass(kind, KeyboardInterrupt) else signal.SIGTERM
+    is_pressed = kind is not None and issubclass(kind, KeyboardInterrupt)
+    return (signal.SIGINT, 0) if is_pressed else (signal.SIGTERM, BY_PROGRAM)

@@ -8,7 +8,10 @@ from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.multiprocessing.pidfd import EXIT_CODE_LOST
 from phalanx.records import Struct
 
-__all__ = ["LastWords", "Outcome", "without_a_word"]
+__all__ = ["BY_PROGRAM", "LastWords", "Outcome", "without_a_word"]
+
+BY_PROGRAM = 128
+"""Added to a signal's number on the way to the agent: the program's code asks, and nobody has sent it that signal."""
 
 
 class Outcome(Struct, kw_only=True):
