@@ -8,25 +8,24 @@ from typing import Any
 
 import pytest
 
-from phalanx.cli.idle import RULES
+from phalanx.cli.idle import FIELDS
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
+from phalanx.launcher.ineffective import RULES
 
 Values = Callable[..., dict[str, Any]]
 
 ONE_NODE = "has no effect: this job has one node"
 ONE_WORKER = "has no effect: this job has one worker"
 STANDALONE = "has no effect: with --standalone a node meets nobody"
-NO_RESTART = "has no effect: no restart is allowed; say --max-restarts N"
+NO_RESTART = "has no effect: no restart is allowed; raise --max-restarts"
 DEV_NULL = "has no effect: --log-dir /dev/null keeps no logs"
 
 # Option → flags with which it has no effect, and what is said of it after its name.
 WARNED: dict[str, list[tuple[list[str], str]]] = {
     "module": [(["--module", "--run-path"], "has no effect: --run-path runs a script by its path")],
     "no-python": [(["--no-python", "--run-path"], "has no effect: --run-path runs a script by its path")],
-    "start-method": [
-        (["--start-method=fork"], "has no effect: it is about functions, and a program is started by exec")
-    ],
+    "start-method": [(["--start-method=fork"], "has no effect: workers are programs here, started by exec")],
     "monitor-interval": [
         (["--monitor-interval=5"], "has no effect: an exit is an event here, nothing is polled")
     ],
@@ -109,29 +108,29 @@ WARNED: dict[str, list[tuple[list[str], str]]] = {
     "duplicate-stdout-filters": [
         (
             ["--duplicate-stdout-filters=loss"],
-            "has no effect: it is about teed lines, and no stdout is teed; say --tee 1",
+            "has no effect: it is about teed lines, and no stdout is teed; see --tee",
         ),
         (
             ["--duplicate-stdout-filters=loss", "--tee=2"],
-            "has no effect: it is about teed lines, and no stdout is teed; say --tee 1",
+            "has no effect: it is about teed lines, and no stdout is teed; see --tee",
         ),
     ],
     "duplicate-stderr-filters": [
         (
             ["--duplicate-stderr-filters=loss", "--redirects=3"],
-            "has no effect: it is about teed lines, and no stderr is teed; say --tee 2",
+            "has no effect: it is about teed lines, and no stderr is teed; see --tee",
         )
     ],
     "log-line-prefix-template": [
         (
             ["--log-line-prefix-template=x"],
-            "has no effect: it is about teed lines, and no stream is teed; say --tee 3",
+            "has no effect: it is about teed lines, and no stream is teed; see --tee",
         )
     ],
     "log-max-size": [
         (
             ["--log-max-size=1M"],
-            "has no effect: no stream goes to a file; say --redirects 3 or --tee 3",
+            "has no effect: no stream goes to a file; see --redirects and --tee",
         )
     ],
     "print-format": [
@@ -164,7 +163,7 @@ WARNED: dict[str, list[tuple[list[str], str]]] = {
 REFUSED: dict[str, tuple[list[str], str]] = {
     "nnodes": (
         ["--nnodes=2", "--standalone"],
-        "--nnodes: at least 2 nodes are asked for, and with --standalone",
+        "--nnodes: at least 2 nodes are asked for, and --standalone is one node",
     ),
     "python": (["--python=python3", "--no-python"], "--python has no effect with --no-python"),
     "debug-rank": (["--debug-rank=1"], "--debug-rank: there is no rank 1; this job has rank 0 alone"),
@@ -217,7 +216,10 @@ def test_every_option_is_in_the_list() -> None:
 
 
 def test_every_rule_is_about_options_that_exist_and_is_in_the_list() -> None:
-    about = {dest.replace("_", "-") for dests, _, _ in RULES for dest in dests}
+    options = {field: dest.replace("_", "-") for dest, field in FIELDS.items()}
+    about = {
+        options[field] for rule in RULES for field in rule.fields if field != "restarts.refill_on_progress"
+    }
     assert about <= set(WARNED)
 
 
@@ -298,7 +300,7 @@ def test_a_word_to_this_launcher_is_answered_by_its_own_name_and_the_site_s_vari
         "phalanx: warning: PET_STOP_ALL has no effect: this job has one node",
         (
             "phalanx: warning: PET_LOG_LINE_PREFIX_TEMPLATE has no effect: it is about teed lines, and no stream is "
-            "teed; say --tee 3"
+            "teed; see --tee"
         ),
     ]
     values(environ={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "x"})
@@ -310,7 +312,7 @@ def test_one_reason_is_one_line(values: Values, capsys: pytest.CaptureFixture[st
     values("--stop-all", "--node-rank=1", "--restart-on=75", "--give-up-after=3")
     assert capsys.readouterr().err.splitlines() == [
         "phalanx: warning: --node-rank, --stop-all have no effect: this job has one node",
-        "phalanx: warning: --give-up-after, --restart-on have no effect: no restart is allowed; say --max-restarts N",
+        "phalanx: warning: --give-up-after, --restart-on have no effect: no restart is allowed; raise --max-restarts",
     ]
 
 
@@ -321,5 +323,5 @@ def test_a_line_of_a_configuration_file_is_named(
     (tmp_path / "job.yaml").write_text("logs:\n  log_max_size: 1M\n")
     values(f"--config={tmp_path / 'job.yaml'}")
     said = capsys.readouterr().err
-    assert said.endswith("has no effect: no stream goes to a file; say --redirects 3 or --tee 3\n")
+    assert said.endswith("has no effect: no stream goes to a file; see --redirects and --tee\n")
     assert "job.yaml:2" in said

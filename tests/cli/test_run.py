@@ -15,6 +15,8 @@ from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
+from phalanx.launcher.options import RunOptions
+from phalanx.launcher.rendezvous.meeting import meeting_of
 from phalanx.multiprocessing.std import Std
 
 Values = Callable[..., dict[str, Any]]
@@ -393,7 +395,7 @@ def test_run_path_wins_over_the_other_kinds_of_program_as_in_torchrun(values: Va
         (
             ["--nnodes", "2:4", "--standalone"],
             {},
-            "at least 2 nodes are asked for, and with --standalone there is one",
+            "at least 2 nodes are asked for, and --standalone is one",
         ),
         (["--rdzv-conf", "master_port_range=9"], {}, "--rdzv-conf: master_port_range must be two ports"),
         (["-m", "--no-python"], {}, "--module and --no-python exclude each other"),
@@ -525,22 +527,22 @@ def test_a_log_folder_that_cannot_be_written_is_a_mistake(folder_of_root: Path) 
         (["--rdzv-endpoint=localhost:29511"], ("localhost", 29511)),
         (["--rdzv-endpoint=[::1]:29511"], ("::1", 29511)),
         (["--rdzv-endpoint=node0", "--master-port=7"], ("node0", 7)),
-        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29511"], (None, None)),
-        (["--standalone", "--rdzv-endpoint=localhost:29511"], (None, None)),
+        (["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:29511"], ("127.0.0.1", None)),
+        (["--standalone", "--rdzv-endpoint=localhost:29511"], ("127.0.0.1", None)),
     ],
 )
 def test_the_static_backend_takes_rank_0s_address_from_its_endpoint(
-    words: list[str], master: tuple[str | None, int | None], values: Values
+    words: list[str], master: tuple[str, int | None], values: Values
 ) -> None:
-    found = values(*words)
-    assert (found["master_addr"], found["master_port"]) == master
+    found = meeting_of(RunOptions(**values(*words))).membership
+    assert (found.master_addr, found.master_port) == master
 
 
 def test_rules_about_restarts_have_no_effect_without_any_and_that_is_said(
     values: Values, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values("--restart-on", "75", "--give-up-after", "3")
-    said = "--give-up-after, --restart-on have no effect: no restart is allowed; say --max-restarts N"
+    said = "--give-up-after, --restart-on have no effect: no restart is allowed; raise --max-restarts"
     assert said in capsys.readouterr().err
     values("--restart-on", "75", "--max-restarts", "1")
     values()

@@ -32,9 +32,7 @@ def spec(tmp_path: Path, **changes: Any) -> JobSpec:
 
 
 def test_a_handler_of_somebody_else_is_refused_with_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        ValueError, match="--restart-scope worker: the rendezvous handler of the backend 'zk'"
-    ):
+    with pytest.raises(ValueError, match="one by one: the rendezvous handler of the backend 'zk'"):
         check_scope(spec(tmp_path, make_handler=lambda: None, backend="zk"))
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.cli.idle import check_company
 from phalanx.cli.sources import asked
 from phalanx.cli.surroundings import check_binding
-from phalanx.cli.values import Values, check_meeting, fields_of
+from phalanx.cli.values import Values, check_meeting, fields_of, policy_of
 from phalanx.cli.words import CommandLine
 
 __all__ = ["check_further"]
@@ -31,9 +32,11 @@ _ASK_FOR_MORE = frozenset({"nnodes", "numa_binding", "rdzv_backend", "rdzv_conf"
 
 def check_further(values: Values, fields: Mapping[str, Any]) -> None:
     """Add to the mistakes of ``values`` what can be said without those that were found; ``fields`` are known."""
+    stand_ins = fields_of(asked(CommandLine({"no_python": "1"}, "true"), {}))
+    known = {**stand_ins, "no_python": False, "restarts": policy_of(values), **fields}
+    values.mistakes.of(check_company, values, known, is_all_read=False)
     if not values.given & _ASK_FOR_MORE:
         return
-    stand_ins = fields_of(asked(CommandLine({"no_python": "1"}, "true"), {}))
     if all(name in fields for name in _ABOUT_MEETING):
         values.mistakes.of(check_meeting, {**stand_ins, **fields}, values.origins)
     elif "rdzv_conf" in fields:

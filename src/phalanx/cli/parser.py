@@ -26,10 +26,6 @@ FIXED: dict[str, Any] = {
     "local_ranks_filter": "",
     "shutdown_timeout": None,
 }
-_CHOICES = {
-    "start_method": ("spawn", "fork", "forkserver"),
-    "numa_binding": ("node", "socket", "exclusive", "core-complex"),
-}
 _FILTERS = ("duplicate_stdout_filters", "duplicate_stderr_filters")
 
 
@@ -81,8 +77,10 @@ def _argument(option: Option) -> dict[str, Any]:
         "default": default_of(option),
         "help": help_text,
     }
-    if option.dest in _CHOICES:
-        found["choices"] = _CHOICES[option.dest]
+    if (
+        isinstance(option.read, convert.Choice) and option.torchrun
+    ):  # ours are judged later, as all texts of ours
+        found["choices"] = option.read.allowed
     else:
         found["metavar"] = option.metavar
     return found

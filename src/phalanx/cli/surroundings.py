@@ -21,7 +21,6 @@ def fields_of_surroundings(values: Values) -> dict[str, Any]:
     if nproc is None:
         raise Unread
     found.of(_check_devices, values, nproc)
-    found.of(_check_debug_rank, values, nproc)
     return {
         "nproc": nproc,
         "python": python,
@@ -63,26 +62,15 @@ def _check_devices(values: Values, nproc: int) -> None:
         raise UsageError(f"{values.origins[reason.about]}: {reason}") from None
 
 
-def _check_debug_rank(values: Values, nproc: int) -> None:
-    rank = values["debug_rank"]
-    if rank is None or (values["nnodes"][1] > 1 and not values["standalone"]):
-        return  # how many workers other nodes have is known when they have met
-    if rank >= nproc:
-        ranks = "rank 0 alone" if nproc == 1 else f"ranks 0 to {nproc - 1}"
-        raise UsageError(f"{values.origins['debug_rank']}: there is no rank {rank}; this job has {ranks}")
-
-
 def _python(values: Values) -> str | None:
     """The interpreter that was asked for; what torchrun's variable names is of no interest to a command."""
     from phalanx.launcher.interpreter import PYTHON, interpreter, mix_up, why_not
 
     python, origin = values["python"], values.origins["python"]
     if values["no_python"] and not values["run_path"]:
-        if python is not None and origin != PYTHON:
-            raise UsageError(
-                f"{origin} has no effect with --no-python: a command brings its own interpreter; leave one of them out"
-            )
-        return None
+        return (
+            None if python is None or origin == PYTHON else str(python)
+        )  # a flag is refused with the others
     if python is None:
         if warning := mix_up(interpreter(None, values.environ), values.environ):
             warn(warning)

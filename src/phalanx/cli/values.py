@@ -7,19 +7,20 @@ fields that it is about; an option that is passed on as it was read needs no the
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from phalanx.cli.mistakes import Collected, Unread, UsageError, warn
 from phalanx.cli.options import OPTIONS, Option
 from phalanx.cli.sources import Asked, Text
+from phalanx.launcher.choices import PASS_SIGNALS, STOP_SIGNALS
 
-__all__ = ["SECRET", "Values", "check_meeting", "check_script", "fields_of"]
+if TYPE_CHECKING:
+    from phalanx.agent.restarts.policy import RestartPolicy
 
-WARN_BEFORE_S = 30.0
+__all__ = ["NEVER_IDLE", "SECRET", "Values", "check_meeting", "check_script", "fields_of", "policy_of"]
+
 SECRET = "PHALANX_SECRET"  # never a flag: everybody on the machine can read those
-_ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 
 # Options whose value is the field of the same name. The fields that have another name, or more than one option, are
 # made by the themes below.
@@ -37,6 +38,8 @@ _AS_GIVEN = (
     "log_line_prefix_template",
     "log_max_size",
     "logs_specs",
+    "master_addr",
+    "master_port",
     "node_rank",
     "numa_binding",
     "rdzv_backend",
@@ -54,7 +57,7 @@ _AS_GIVEN = (
 
 
 # Options that have an effect in any company; alone they do not need the table of those that may have none.
-_NEVER_IDLE = frozenset(
+NEVER_IDLE = frozenset(
     {
         "config",
         "dry_run",
@@ -112,20 +115,23 @@ def fields_of(asked: Asked, *, makes_folder: bool = True) -> dict[str, Any]:
     for theme in _THEMES:
         fields.update(values.mistakes.of(theme, values) or {})
     if values.mistakes:
-        from phalanx.cli.further import check_further
+        if not values.given <= NEVER_IDLE - {"nnodes"}:
+            from phalanx.cli.further import check_further
 
-        check_further(values, fields)
+            check_further(values, fields)
         values.mistakes.raise_if_any()
+    warnings: list[str] = []
+    if not values.given <= NEVER_IDLE or (fields["module"] and fields["no_python"]):
+        from phalanx.cli.idle import idle_options
+
+        warnings = list(idle_options(values, fields))
     check_meeting(fields, values.origins)
+    for sentence in warnings:
+        warn(sentence)
     if any(name.startswith("PET_") for name in values.environ):
         from phalanx.cli.slips import slips
 
         for sentence in slips(values.environ):
-            warn(sentence)
-    if not values.given <= _NEVER_IDLE:
-        from phalanx.cli.idle import idle_options
-
-        for sentence in idle_options(values, fields["nproc"]):
             warn(sentence)
     if values["numa_binding"] is not None:
         from phalanx.cli.surroundings import check_binding
@@ -159,8 +165,6 @@ def _program(values: Values) -> dict[str, Any]:
         raise UsageError(
             "no program was named; write phalanx run [flags] SCRIPT [the script's own arguments]"
         )
-    if values["module"] and values["no_python"]:
-        raise UsageError("--module and --no-python exclude each other: a module runs in Python")
     # torchrun's --run-path wins over the other two. It runs a script by path as __main__, as we run every script.
     module, no_python = (values[dest] and not values["run_path"] for dest in ("module", "no_python"))
     if not (module or no_python):
@@ -216,12 +220,17 @@ _AROUND_WORKERS = ("debug_rank", "devices", "omp_threads", "python", "virtual_lo
 def _stopping(values: Values) -> dict[str, Any]:
     """Return which signals stop the job, which reach the workers, and which one goes ahead of a stop."""
     stop_signals, pass_signals = values.mistakes.of(_signals, values) or ((), ())
-    warn_signal, warn_before_s = _warning(values, stop_signals)
+    warn_signal: int | None = values["warn_signal"]
+    warn_before_s: float | None = values["warn_before"]
+    if warn_signal is not None or warn_before_s is not None:
+        from phalanx.launcher.checks import warning_of
+
+        warn_signal, warn_before_s = warning_of(warn_signal, warn_before_s)
     return {
         "stop_signals": stop_signals,
         "pass_signals": pass_signals,
         "warn_signal": warn_signal,
-        "warn_before_s": warn_before_s,
+        "warn_before_s": warn_before_s or 0.0,
         "grace_s": values["shutdown_timeout"],
         "restart_grace_s": values["restart_timeout"],
         "resize_grace_s": values["resize_timeout"],
@@ -232,123 +241,82 @@ def _stopping(values: Values) -> dict[str, Any]:
 
 def _signals(values: Values) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return which signals stop the job and which are passed on to the workers; no signal does both."""
-    stop, passed = values.origins["signals_to_handle"], values.origins["pass_signals"]
+    stop, passed_by = values.origins["signals_to_handle"], values.origins["pass_signals"]
+    if values.given.isdisjoint(("signals_to_handle", "pass_signals")):
+        return STOP_SIGNALS, PASS_SIGNALS
     listed, unknown = values["signals_to_handle"]
     further, unknown_further = values["pass_signals"] or ((), ())
     if unknown_further:
-        raise UsageError(f"{passed}: this system has no signal {unknown_further[0]!r}")
+        raise UsageError(f"{passed_by}: this system has no signal {unknown_further[0]!r}")
     if unknown and not listed:
         raise UsageError(
             f"{stop}: this system has no signal {unknown[0]!r}, and no other one would stop the job"
         )
     if unknown:  # torchrun goes on without them, so a job that ran there runs here
         warn(f"{stop}: this system has no signal {', '.join(map(repr, unknown))}; the others are handled")
-    both = [one.name for one in listed if one in further]
-    if both and "signals_to_handle" in values.given:
-        raise UsageError(f"{both[0]} is in {stop} and in {passed}; it cannot do both")
-    if both:
-        warn(
-            f"{passed}: {', '.join(both)} will not stop the job but reach the workers, which is what was asked for"
-        )
-    all_passed = tuple(dict.fromkeys((*_ALWAYS_PASSED, *further)))
-    return tuple(int(one) for one in listed if one not in all_passed), tuple(map(int, all_passed))
+    from phalanx.launcher.checks import sort_signals
 
-
-def _warning(values: Values, stop_signals: Collection[int]) -> tuple[int | None, float]:
-    """Return the signal that goes ahead of a stop, and how long ahead; one of both is enough to have it."""
-    number, before_s = values["warn_signal"], values["warn_before"]
-    if number is None and before_s is None:
-        return None, 0.0
-    if number in stop_signals:
-        name = signal.Signals(number).name
-        raise UsageError(
-            f"{values.origins['warn_signal']}: {name} stops the job, so it warns nobody; choose another"
-        )
-    return number or int(signal.SIGUSR1), before_s or WARN_BEFORE_S
+    stops, passed, found = sort_signals(
+        listed,
+        further,
+        is_asked="signals_to_handle" in values.given,
+        called=lambda field: values.origins[
+            "pass_signals" if field == "pass_signals" else "signals_to_handle"
+        ],
+    )
+    for one in found:
+        sentence = one.text(lambda _: passed_by)
+        if one.is_error:
+            raise UsageError(sentence)
+        warn(sentence)
+    return stops, passed
 
 
 def _nodes(values: Values) -> dict[str, Any]:
-    """Return how many nodes there are, how they know each other, and what is said of rank 0's address."""
+    """Return how many nodes there are, and how they know each other."""
     smallest, largest = values["nnodes"]
-    if smallest > 1 and values["standalone"]:
-        raise UsageError(
-            f"{values.origins['nnodes']}: at least {smallest} nodes are asked for, and with --standalone there is "
-            "one node"
-        )
-    master_addr, master_port = _master(values)
     return {
         "min_nodes": smallest,
         "max_nodes": largest,
-        "master_addr": master_addr,
-        "master_port": master_port,
         "run_id": values["rdzv_id"] or None,
         "secret": values["secret_file"] or os.fsencode(values.environ.get(SECRET, "")) or None,
     }
 
 
-def _master(values: Values) -> tuple[str | None, int | None]:
-    """Return what the user says of rank 0's address; the static backend takes it from its endpoint, too."""
-    address, port = values["master_addr"], values["master_port"]
-    endpoint = values["rdzv_endpoint"]
-    is_one_of_many = values["nnodes"][1] > 1  # their meeting reads the endpoint
-    if values["rdzv_backend"] != "static" or values["standalone"] or not endpoint or is_one_of_many:
-        return address, port
-    from phalanx.launcher.rendezvous.endpoints import read_endpoint
-
-    try:
-        master = read_endpoint(endpoint)
-    except ValueError as reason:
-        raise UsageError(f"{values.origins['rdzv_endpoint']}: {reason}") from None
-    return master.host, master.port or port
-
-
 def _restarts(values: Values) -> dict[str, Any]:
     """Return when a failed job is tried again."""
-    values.mistakes.of(_check_window, values)
-    values.mistakes.of(_check_codes, values)
-    if values.mistakes:  # no policy can be made of these, and the agent need not be imported
+    if values.mistakes:  # a mistake is told before the agent is imported
         return {}
+    return {"restarts": policy_of(values), "exclude_for_s": values["exclude_for"]}
+
+
+def policy_of(values: Values) -> RestartPolicy:
+    """Return the policy that was asked for; what could not be read is in it as if nobody had said it."""
     from phalanx.agent.restarts.policy import RestartPolicy
 
-    refill_after_s, refill_on_progress = values["restart_refill"]
-    backoff_s, backoff_max_s = values["restart_backoff"]
-    policy = RestartPolicy(
-        max_restarts=values["max_restarts"],
-        window_s=values["restart_window"],
+    known = values.known(_POLICY)
+    refill_after_s, refill_on_progress = known.pop("restart_refill", (None, False))
+    backoff_s, backoff_max_s = known.pop("restart_backoff", (1.0, 60.0))
+    return RestartPolicy(
+        **{_POLICY[dest]: value for dest, value in known.items()},
         refill_after_s=refill_after_s,
         refill_on_progress=refill_on_progress,
         backoff_s=backoff_s,
         backoff_max_s=backoff_max_s,
-        give_up_after=values["give_up_after"],
-        restart_on=values["restart_on"],
-        no_restart_on=values["no_restart_on"],
-        exclude_on=values["exclude_on"],
         tries_hopeless_once=True,
     )
-    return {"restarts": policy, "exclude_for_s": values["exclude_for"]}
 
 
-def _check_window(values: Values) -> None:
-    origins = values.origins
-    most, window_s = values["max_restarts"], values["restart_window"]
-    if window_s is None:
-        return
-    from phalanx.agent.restarts.policy import WINDOW_RESTARTS_MAX
-
-    if most > WINDOW_RESTARTS_MAX:
-        raise UsageError(
-            f"{origins['restart_window']}: with a window {origins['max_restarts']} can be {WINDOW_RESTARTS_MAX} at "
-            f"most; {most} were asked for"
-        )
-
-
-def _check_codes(values: Values) -> None:
-    origins = values.origins
-    both = sorted(set(values["restart_on"]) & set(values["no_restart_on"]))
-    if both:
-        raise UsageError(
-            f"exit code {both[0]} is in {origins['restart_on']} and in {origins['no_restart_on']}; it cannot do both"
-        )
+_POLICY = {
+    "max_restarts": "max_restarts",
+    "restart_window": "window_s",
+    "restart_refill": "refill_after_s",
+    "restart_backoff": "backoff_s",
+    "give_up_after": "give_up_after",
+    "restart_on": "restart_on",
+    "no_restart_on": "no_restart_on",
+    "exclude_on": "exclude_on",
+}
 
 
 _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
@@ -366,7 +334,7 @@ def check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None
     from phalanx.launcher.rendezvous.meeting import MeetingError, is_alone, meeting_of
 
     options = RunOptions(**fields)
-    if is_alone(options) and not options.rdzv_conf:
+    if is_alone(options) and not (options.rdzv_conf or options.rdzv_endpoint):
         return
     try:
         meeting = meeting_of(options)
@@ -375,7 +343,7 @@ def check_meeting(fields: Mapping[str, Any], origins: Mapping[str, str]) -> None
     if meeting.make_handler is not None and options.restart_scope == "worker":
         from phalanx.launcher.scope import whole_rounds_only
 
-        raise UsageError(whole_rounds_only(options.rdzv_backend))
+        raise UsageError(f"{origins['restart_scope']}: {whole_rounds_only(options.rdzv_backend)}")
     for about, sentence in meeting.warnings:
         warn(f"{origins[about]}: {sentence}")
 

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from phalanx.multiprocessing.std import Std
 
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.launcher.choices import BACKENDS, CHOICES, PASS_SIGNALS, STOP_SIGNALS
 from phalanx.records import Struct
 
-__all__ = ["RunOptions"]
+__all__ = ["CHOICES", "RunOptions"]
 
 
 class RunOptions(Struct, kw_only=True):
@@ -31,38 +32,38 @@ class RunOptions(Struct, kw_only=True):
 
     entrypoint: str
     """A script's path, a module's name, or a program, as ``module`` and ``no_python`` say."""
-    args: tuple[str, ...]
-    module: bool
-    no_python: bool
-    nproc: int
-    min_nodes: int
-    max_nodes: int
-    run_id: str | None
-    role: str
-    restarts: RestartPolicy
-    start_method: str
-    log_dir: str | None
+    args: tuple[str, ...] = ()
+    module: bool = False
+    no_python: bool = False
+    nproc: int = 1
+    min_nodes: int = 1
+    max_nodes: int = 1
+    run_id: str | None = None
+    role: str = "default"
+    restarts: RestartPolicy = RestartPolicy(backoff_s=1.0, backoff_max_s=60.0, tries_hopeless_once=True)
+    start_method: Literal["spawn", "fork", "forkserver"] = "spawn"
+    log_dir: str | None = None
     """None: a new temporary folder; ``/dev/null``: no log files at all."""
     redirects: Std | dict[int, Std]
     tee: Std | dict[int, Std]
-    local_ranks_filter: set[int] | None
-    duplicate_stdout_filters: tuple[str, ...]
-    duplicate_stderr_filters: tuple[str, ...]
-    log_line_prefix_template: str | None
-    stderr_tail: int
-    log_max_size: int | None
-    stop_signals: tuple[int, ...]
-    pass_signals: tuple[int, ...]
-    grace_s: float
-    master_addr: str | None
-    master_port: int | None
-    local_addr: str | None
+    local_ranks_filter: set[int] | None = None
+    duplicate_stdout_filters: tuple[str, ...] = ()
+    duplicate_stderr_filters: tuple[str, ...] = ()
+    log_line_prefix_template: str | None = None
+    stderr_tail: int = 64 * 1024
+    log_max_size: int | None = None
+    stop_signals: tuple[int, ...] = STOP_SIGNALS
+    pass_signals: tuple[int, ...] = PASS_SIGNALS
+    grace_s: float = 30.0
+    master_addr: str | None = None
+    master_port: int | None = None
+    local_addr: str | None = None
     # How several machines meet; on one machine the answer is known.
-    rdzv_backend: str
-    rdzv_endpoint: str
-    rdzv_conf: Mapping[str, str]
-    standalone: bool
-    error_file: str | None
+    rdzv_backend: str = "static"
+    rdzv_endpoint: str = ""
+    rdzv_conf: Mapping[str, str] = MappingProxyType({})
+    standalone: bool = False
+    error_file: str | None = None
     node_rank: int | None = None
     """The node's rank where ranks are fixed by hand (static; None is 0), else a hint for the order of nodes."""
     secret: bytes | None = None
@@ -103,7 +104,7 @@ class RunOptions(Struct, kw_only=True):
     """The devices of this node that the job may use, by index or UUID; None: those that are visible."""
     virtual_local_rank: bool = False
     """Each worker sees one device alone, and its ``LOCAL_RANK`` is 0."""
-    numa_binding: str | None = None
+    numa_binding: Literal["node", "socket", "exclusive", "core-complex"] | None = None
     """How workers are bound to CPUs: node, socket, exclusive or core-complex."""
     numa_may_fail: bool = False
     """Where there is no such binding, workers start without one, and a line says why; else that is a mistake."""
@@ -119,3 +120,11 @@ class RunOptions(Struct, kw_only=True):
     """Path of a file with the creator of rendezvous handlers that a program gives the agent that it hosts."""
     sent_logs: str | None = None
     """The same for the object that lays out the logs."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this node is the whole job, for ever: there is nobody to meet, whatever the other words say.
+
+        A plug-in meets also one node alone, as under torchrun: it may do more than meet.
+        """
+        return self.standalone or (self.max_nodes == 1 and self.rdzv_backend in BACKENDS)

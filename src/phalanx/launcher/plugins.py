@@ -11,20 +11,19 @@ from __future__ import annotations
 
 import sys
 
+from phalanx.launcher.choices import BACKENDS, EVENT_HANDLERS
+
 __all__ = [
     "BACKENDS",
     "ERROR_HANDLERS",
     "EVENT_HANDLERS",
+    "check_backend",
     "check_event_handler",
     "is_rendezvous_handler",
     "resolve_error_handler",
 ]
 
 ERROR_HANDLERS = "phalanx.error_handlers"
-BACKENDS = ("static", "c10d", "etcd", "etcd-v2", "file")
-"""Rendezvous backends that are no plug-ins."""
-EVENT_HANDLERS = ("console", "dynamic_rendezvous", "null")
-"""Handlers of events that are no plug-ins."""
 EVENT_HANDLERS_GROUP = "phalanx.event_handlers"
 
 
@@ -57,6 +56,12 @@ def check_event_handler(name: str) -> None:
             f"no handler of events is called {name!r} (there are: {known}); install a package with an entry point of "
             f"{EVENT_HANDLERS_GROUP}"
         )
+
+
+def check_backend(name: str) -> None:
+    """Whether nodes can meet by this name: one of ours, or of an installed plug-in. Raises ``ValueError``."""
+    if name not in BACKENDS and not is_rendezvous_handler(name):
+        raise ValueError(f"{name!r} is not one of {', '.join(BACKENDS)}, nor a plug-in")
 
 
 def is_rendezvous_handler(name: str) -> bool:

@@ -10,8 +10,8 @@ __all__ = ["check_scope", "whole_rounds_only"]
 def whole_rounds_only(backend: str) -> str:
     """The sentence for a rendezvous handler that somebody else wrote."""
     return (
-        f"--restart-scope worker: the rendezvous handler of the backend {backend!r} knows whole rounds only; "
-        "use one of ours (c10d, etcd, file, static), or --restart-scope group"
+        f"workers cannot be restarted one by one: the rendezvous handler of the backend {backend!r} knows whole "
+        "rounds only; use one of ours (c10d, etcd, file, static), or restart the group"
     )
 
 
@@ -23,7 +23,7 @@ def check_scope(spec: JobSpec) -> JobSpec:
         raise ValueError(whole_rounds_only(spec.backend))
     if callable(spec.entrypoint) and spec.start_method == "fork":
         raise ValueError(
-            "--restart-scope worker: a worker that is made by fork cannot be started beside others; use the start "
-            "method spawn or forkserver, or --restart-scope group"
+            "workers cannot be restarted one by one: a worker that is made by fork cannot be started beside others; "
+            "use the start method spawn or forkserver, or restart the group"
         )
     return spec

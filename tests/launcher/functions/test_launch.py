@@ -360,7 +360,7 @@ def test_a_block_that_is_left_stops_the_job(tmp_path: Path) -> None:
         ({"restarts": 3}, "restarts is to be RestartPolicy, and is 3"),
         ({"grace": -1}, "grace=-1: it is to be 0 or more"),
         ({"grace": float("nan")}, "grace=nan"),
-        ({"grace": "soon"}, "grace_s is to be float, and is 'soon'"),
+        ({"grace": "soon"}, "grace is to be float, and is 'soon'"),
         ({"tee": 4}, "tee=4: '4' does not match"),
         ({"stop_signals": ["SIGNONE"]}, "stop_signals: this system has no signal 'SIGNONE'"),
         ({"stop_signals": [9]}, "stop_signals: no program can take SIGKILL over"),

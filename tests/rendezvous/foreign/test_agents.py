@@ -172,6 +172,6 @@ def test_workers_cannot_be_restarted_one_by_one_and_that_is_one_sentence(
     assert agent.ended() == 2
     (line,) = [line for line in agent.lines if line]
     assert (
-        "--restart-scope worker: the rendezvous handler of the backend 'folder' knows whole rounds only"
-        in line
+        "--restart-scope: workers cannot be restarted one by one: the rendezvous handler of the backend 'folder' knows "
+        "whole rounds only" in line
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli import convert
 from phalanx.cli.options.option import Option, switch
+from phalanx.launcher.choices import CHOICES
 
 __all__ = ["FAILURE", "RESTART", "ROWS"]
 
@@ -13,6 +14,7 @@ FAILURE = "failures and stopping"
 ROWS: tuple[Option, ...] = (
     Option(
         name="max-restarts",
+        field="restarts.max_restarts",
         metavar="N",
         read=convert.count,
         default="0",
@@ -22,6 +24,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="restart-window",
+        field="restarts.window_s",
         metavar="TIME",
         read=convert.span,
         torchrun=False,
@@ -30,6 +33,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="restart-refill",
+        field="restarts.refill_after_s",
         metavar="WHEN",
         read=convert.refill,
         default="never",
@@ -40,6 +44,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="restart-backoff",
+        field="restarts.backoff_s",
         metavar="FIRST[:MAX]",
         read=convert.backoff,
         default="1:60",
@@ -50,6 +55,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="give-up-after",
+        field="restarts.give_up_after",
         metavar="K",
         read=convert.tries,
         torchrun=False,
@@ -58,6 +64,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="restart-on",
+        field="restarts.restart_on",
         metavar="CODES",
         read=convert.exit_codes,
         default="",
@@ -67,6 +74,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="no-restart-on",
+        field="restarts.no_restart_on",
         metavar="CODES",
         read=convert.exit_codes,
         default="",
@@ -76,6 +84,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="exclude-on",
+        field="restarts.exclude_on",
         metavar="CODES",
         read=convert.exit_codes,
         default="",
@@ -85,6 +94,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="exclude-for",
+        field="exclude_for_s",
         metavar="TIME",
         read=convert.span,
         default="10m",
@@ -95,7 +105,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="restart-scope",
         metavar="SCOPE",
-        read=convert.Choice("group", "worker"),
+        read=convert.Choice(*CHOICES["restart_scope"]),
         default="group",
         torchrun=False,
         group=RESTART,
@@ -104,6 +114,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="shutdown-timeout",
+        field="grace_s",
         metavar="TIME",
         read=convert.duration,
         default="30",
@@ -113,6 +124,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="restart-timeout",
+        field="restart_grace_s",
         metavar="TIME",
         read=convert.duration,
         torchrun=False,
@@ -121,6 +133,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="resize-timeout",
+        field="resize_grace_s",
         metavar="TIME",
         read=convert.duration,
         torchrun=False,
@@ -138,6 +151,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="warn-before",
+        field="warn_before_s",
         metavar="TIME",
         read=convert.span,
         torchrun=False,
@@ -147,6 +161,7 @@ ROWS: tuple[Option, ...] = (
     switch("stop-all", FAILURE, "a stop signal to one agent ends the job on all nodes", torchrun=False),
     Option(
         name="signals-to-handle",
+        field="stop_signals",
         metavar="SIGNALS",
         read=convert.signals,
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
@@ -163,6 +178,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="straggler-timeout",
+        field="straggler_s",
         metavar="TIME",
         read=convert.duration,
         torchrun=False,
@@ -171,6 +187,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="exit-barrier-timeout",
+        field="exit_barrier_s",
         metavar="TIME",
         read=convert.duration,
         torchrun=False,

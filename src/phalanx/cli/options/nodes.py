@@ -27,6 +27,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="rdzv-id",
+        field="run_id",
         metavar="ID",
         section="job",
         group=RENDEZVOUS,
@@ -42,6 +43,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="secret-file",
+        field="secret",
         metavar="FILE",
         also=("PHALANX_SECRET_FILE",),
         read=convert.secret,

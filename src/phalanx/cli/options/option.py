@@ -29,6 +29,8 @@ class Option(Struct, kw_only=True):
     has_variable: bool = True
     torchrun: bool = True
     later: str | None = None
+    field: str | None = None
+    """Of ``RunOptions``, ``restarts.…`` for one of its policy; None: it has the name of ``dest``."""
     section: str | None = None
     """Of a configuration file; None: that of the group, and empty: it is no key of a file."""
 

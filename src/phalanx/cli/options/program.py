@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from phalanx.cli import convert
 from phalanx.cli.options.option import Option, switch
+from phalanx.launcher.choices import CHOICES
 from phalanx.launcher.hardware import slots
 
 __all__ = ["ENVIRONMENT", "PROGRAM", "ROWS", "SIZE"]
@@ -15,6 +16,7 @@ ENVIRONMENT = "what workers are told"
 ROWS: tuple[Option, ...] = (
     Option(
         name="nnodes",
+        field="min_nodes",
         metavar="N|MIN:MAX",
         read=convert.node_range,
         default="1:1",
@@ -23,6 +25,7 @@ ROWS: tuple[Option, ...] = (
     ),
     Option(
         name="nproc-per-node",
+        field="nproc",
         metavar="N|auto|cpu|gpu|xpu",
         read=slots.read_slots,
         default="1",
@@ -64,7 +67,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="start-method",
         metavar="METHOD",
-        read=convert.Choice("spawn", "fork", "forkserver"),
+        read=convert.Choice(*CHOICES["start_method"]),
         default="spawn",
         group=PROGRAM,
         help="how worker functions are started: spawn, fork or forkserver; of no effect on scripts and commands",
@@ -115,7 +118,7 @@ ROWS: tuple[Option, ...] = (
     Option(
         name="numa-binding",
         metavar="KIND",
-        read=convert.Choice("node", "socket", "exclusive", "core-complex"),
+        read=convert.Choice(*CHOICES["numa_binding"]),
         group=ENVIRONMENT,
         has_variable=False,
         help="bind each worker to CPUs near its device: those of its NUMA node or socket, exclusive cores of the "

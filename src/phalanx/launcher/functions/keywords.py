@@ -7,16 +7,17 @@ or ``ValueError`` with one sentence.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
-import sys
-from collections.abc import Collection, Mapping, Sequence
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.launcher.checks import Finding, check_limits, sort_signals, warning_of
 from phalanx.launcher.hosting.handover import to_json
 from phalanx.launcher.options import RunOptions
+from phalanx.launcher.outside_checks import judge
 from phalanx.multiprocessing.std import Std
 from phalanx.records import changed
 
@@ -24,7 +25,9 @@ __all__ = ["LaunchOptions", "options_of"]
 
 
 class LaunchOptions(TypedDict, total=False):
-    """What ``phalanx.launch`` and ``phalanx.start`` take by name. Times in seconds, sizes in bytes.
+    """What ``phalanx.launch`` and ``phalanx.start`` take by name; docs/python.md has a table with defaults and flags.
+
+    Times in seconds, sizes in bytes.
 
     >>> import phalanx
     >>> small: phalanx.LaunchOptions = {"nproc": 2, "grace": 5}
@@ -89,64 +92,20 @@ class LaunchOptions(TypedDict, total=False):
     start_method: Literal["spawn", "fork", "forkserver"]
 
 
-# As of `phalanx run` without a flag, but for the last three: a notebook asks which rank a line is from, and the
-# exception says what the report would.
+# Where it is not as with `phalanx run`: a notebook asks which rank a line is from, and the exception says what the
+# report would.
 _DEFAULTS: dict[str, Any] = {
-    "module": False,
-    "no_python": False,
-    "nproc": 1,
-    "min_nodes": 1,
-    "max_nodes": 1,
-    "run_id": None,
-    "role": "default",
-    "restarts": RestartPolicy(backoff_s=1.0, backoff_max_s=60.0, tries_hopeless_once=True),
-    "start_method": "spawn",
-    "log_dir": None,
-    "local_ranks_filter": None,
-    "duplicate_stdout_filters": (),
-    "duplicate_stderr_filters": (),
-    "stderr_tail": 64 * 1024,
-    "log_max_size": None,
-    "stop_signals": (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
-    "pass_signals": (signal.SIGUSR1, signal.SIGUSR2),
-    "grace_s": 30.0,
-    "master_addr": None,
-    "master_port": None,
-    "local_addr": None,
-    "rdzv_backend": "static",
-    "rdzv_endpoint": "",
-    "rdzv_conf": {},
-    "standalone": False,
-    "error_file": None,
     "redirects": Std.NONE,
     "tee": Std.ALL,
     "prints_report": False,
     "log_line_prefix_template": "[rank${rank}]: ",
 }
-_ALWAYS_PASSED = (signal.SIGUSR1, signal.SIGUSR2)
 _SHORT = {"grace": "grace_s"}
-# Smallest and largest value. Ports are the system's, signals and sizes have no upper bound that we know of.
-_RANGES: dict[str, tuple[float, float]] = {
-    "nproc": (1, 32768),
-    "stderr_tail": (0, math.inf),
-    "log_max_size": (1, math.inf),
-    "grace_s": (0, 1e9),
-    "restart_grace_s": (0, 1e9),
-    "resize_grace_s": (0, 1e9),
-    "warn_before_s": (0, 1e9),
-    "exclude_for_s": (0, 1e9),
-    "exit_barrier_s": (0, 1e9),
-    "straggler_s": (0, 1e9),
-    "master_port": (0, 65535),
-    "node_rank": (0, math.inf),
-    "omp_threads": (0, math.inf),
-    "min_nodes": (1, math.inf),
-    "max_nodes": (1, math.inf),
-}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "restart_scope": ("group", "worker"),
-    "start_method": ("spawn", "fork", "forkserver"),
-    "numa_binding": ("node", "socket", "exclusive", "core-complex"),
+_WORDS = {
+    "grace_s": "grace",
+    "min_nodes": "nnodes",
+    "max_nodes": "nnodes",
+    "restarts.max_restarts": "max_restarts",
 }
 
 
@@ -156,7 +115,8 @@ def options_of(given: Mapping[str, Any], *, entrypoint: str, args: tuple[str, ..
     ``cwd`` is left to the caller, who starts the process.
     """
     _check_names(given)
-    fields: dict[str, Any] = dict(_DEFAULTS)
+    usual: dict[str, Any] = {**RunOptions.__struct_defaults__, **_DEFAULTS}
+    fields = dict(usual)
     if given.get("redirects") and "tee" not in given:
         fields["tee"] = Std.NONE  # to files, and then not to the console
     for name, value in given.items():
@@ -164,15 +124,37 @@ def options_of(given: Mapping[str, Any], *, entrypoint: str, args: tuple[str, ..
             fields.update(_read(name, value))
     if "max_restarts" in given:
         fields["restarts"] = changed(fields["restarts"], max_restarts=given["max_restarts"])
-    fields["pass_signals"] = tuple(dict.fromkeys((*_ALWAYS_PASSED, *fields["pass_signals"])))
-    fields["stop_signals"] = tuple(one for one in fields["stop_signals"] if one not in fields["pass_signals"])
-    if fields.get("warn_signal") and not fields.get("warn_before_s"):
-        fields["warn_before_s"] = 30.0
+    fields["stop_signals"], fields["pass_signals"], found = sort_signals(
+        fields["stop_signals"],
+        fields["pass_signals"] if "pass_signals" in given else (),
+        is_asked="stop_signals" in given,
+        called=_called,
+    )
     if not isinstance(fields["nproc"], int):
         fields["nproc"] = _counted(fields["nproc"], fields.get("devices"))
-    options = RunOptions(entrypoint=entrypoint, args=args, **fields)
-    _check_values(options)
+    options = RunOptions(**{**fields, "entrypoint": entrypoint, "args": args})
+    _check_values(options, found)
+    number, before_s = warning_of(options.warn_signal, options.warn_before_s)
+    options = changed(options, warn_signal=number, warn_before_s=before_s)
+    asked = {name for name in fields if name in given and fields[name] != usual[name]}
+    asked |= {f"restarts.{name}" for name in _asked_of_policy(options.restarts)}
+    judge(options, asked=asked, called=_called, is_function=not entrypoint)
     return options
+
+
+def _called(field: str) -> str:
+    return _WORDS.get(field, field)
+
+
+def _asked_of_policy(policy: RestartPolicy) -> set[str]:
+    """What is neither as a job has it anyway, nor as a policy has it."""
+    usual = RunOptions.__struct_defaults__["restarts"]
+    plain = RestartPolicy()
+    return {
+        name
+        for name in policy.__struct_fields__
+        if getattr(policy, name) not in (getattr(usual, name), getattr(plain, name))
+    }
 
 
 def _check_names(given: Mapping[str, Any]) -> None:
@@ -181,8 +163,8 @@ def _check_names(given: Mapping[str, Any]) -> None:
         if name not in known:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, known, 1, 0.5)
-            meant = f"did you mean {near[0]}?" if near else "see phalanx.LaunchOptions"
+            near = get_close_matches(name, known, 1, 0.75)
+            meant = f"did you mean {near[0]}?" if near else "see phalanx.LaunchOptions."
             raise TypeError(
                 f"launch has no option {name!r}; {meant} A function's own keyword arguments go into kwargs={{…}}"
             )
@@ -193,6 +175,8 @@ def _read(name: str, value: Any) -> dict[str, Any]:
     if name in ("max_restarts", "restarts"):
         if name == "max_restarts" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise _wrong(name, value, "a number of restarts, 0 or more")
+        if name == "restarts" and not isinstance(value, RestartPolicy):
+            raise _wrong(name, value, "RestartPolicy")
         return {} if name == "max_restarts" else {"restarts": value}
     if name == "nnodes":
         least, most = _nodes(value)
@@ -333,30 +317,18 @@ _READERS: dict[str, Any] = {
 }
 
 
-def _check_values(options: RunOptions) -> None:
-    for name, (least, most) in _RANGES.items():
-        value = getattr(options, name)
-        if isinstance(value, int | float) and not (least <= value <= most):
-            raise ValueError(f"{_said(name)}={value!r}: it is to be {_limits(least, most)}")
-    for name, choices in _CHOICES.items():
-        value = getattr(options, name)
-        if value is not None and value not in choices:
-            raise ValueError(f"{name}={value!r}: it is to be one of {', '.join(map(repr, choices))}")
+def _check_values(options: RunOptions, found: Iterable[Finding]) -> None:
+    for one in (*found, *check_limits(options)):
+        if one.is_error:
+            raise ValueError(one.text(_called))
+        warnings.warn(one.text(_called), stacklevel=4)
     if not options.stop_signals:
         raise ValueError("stop_signals: no signal is left that would stop the job")
     try:
         to_json(options)
     except TypeError as reason:
-        raise TypeError(str(reason).replace("RunOptions.", "", 1)) from None
-
-
-def _said(name: str) -> str:
-    short = {field: word for word, field in _SHORT.items()}
-    return "nnodes" if name in ("min_nodes", "max_nodes") else short.get(name, name)
-
-
-def _limits(least: float, most: float) -> str:
-    return f"from {least:g} to {most:g}" if most < sys.maxsize and most != 1e9 else f"{least:g} or more"
+        field, space, rest = str(reason).removeprefix("RunOptions.").partition(" ")
+        raise TypeError(f"{_called(field)}{space}{rest}") from None
 
 
 def _wrong(name: str, value: Any, wanted: str) -> TypeError:

@@ -48,6 +48,10 @@ def read_endpoint(text: str) -> Endpoint:
         raise ValueError(
             f"{text!r} may be an address or an address and a port; write [{host}] or [{address}]:{port}"
         )
+    if host.count(":") > 0 and not _is_ipv6(host):
+        raise ValueError(
+            f"{text!r} has several colons and is no IPv6 address; write HOST:PORT or [ADDRESS]:PORT"
+        )
     if not host or any(one.isspace() or one in "/[]@" for one in host):
         raise ValueError(f"{text!r} is no endpoint; write HOST:PORT, with [ ] around an IPv6 address")
     if digits is None:
@@ -67,6 +71,16 @@ def _split(text: str) -> tuple[str, str | None]:
         return text, None
     host, colon, digits = text.partition(":")
     return host, digits if colon else None
+
+
+def _is_ipv6(host: str) -> bool:
+    from ipaddress import IPv6Address  # costs milliseconds, and few write colons
+
+    try:
+        IPv6Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_loopback(host: str) -> bool:

@@ -11,7 +11,6 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from phalanx.launcher.plugins import BACKENDS
 from phalanx.records import Struct
 from phalanx.rendezvous.settings import MembershipSettings
 
@@ -56,11 +55,8 @@ class Meeting(Struct, kw_only=True):
 
 
 def is_alone(options: RunOptions) -> bool:
-    """Whether this node is the whole job, for ever: there is nobody to meet, whatever the other words say.
-
-    A plug-in meets also one node alone, as under torchrun: it may do more than meet.
-    """
-    return options.standalone or (options.max_nodes == 1 and options.rdzv_backend in BACKENDS)
+    """``RunOptions.is_alone``."""
+    return options.is_alone
 
 
 def meeting_of(options: RunOptions) -> Meeting:
@@ -80,6 +76,7 @@ def meeting_of_one(options: RunOptions) -> Meeting:
     if options.rdzv_conf:
         conf, warnings = read_settings(options)
         port_range = conf.master_port_range
+    master_addr, master_port = _master(options)
     return Meeting(
         membership=MembershipSettings(
             run_id=run_id,
@@ -92,14 +89,28 @@ def meeting_of_one(options: RunOptions) -> Meeting:
             ttl_s=float("inf"),  # nobody waits for a sign of life of ours, and an idle agent is to sleep
             straggler_s=options.straggler_s,
             local_addr=options.local_addr,
-            master_addr=options.master_addr or options.local_addr or "127.0.0.1",
-            master_port=options.master_port,
+            master_addr=master_addr or options.local_addr or "127.0.0.1",
+            master_port=master_port,
         ),
         open_store=_open_memory,
         run_id=lambda: run_id,
         master_port_range=port_range,
         warnings=warnings,
     )
+
+
+def _master(options: RunOptions) -> tuple[str | None, int | None]:
+    """What the user says of rank 0's address; the static backend takes it from its endpoint, too."""
+    address, port = options.master_addr, options.master_port
+    if options.rdzv_backend != "static" or options.standalone or not options.rdzv_endpoint:
+        return address, port
+    from phalanx.launcher.rendezvous.endpoints import read_endpoint
+
+    try:
+        master = read_endpoint(options.rdzv_endpoint)
+    except ValueError as reason:
+        raise MeetingError("rdzv_endpoint", str(reason)) from None
+    return master.host, master.port or port
 
 
 def read_settings(options: RunOptions) -> tuple[Conf, tuple[tuple[str, str], ...]]:
