@@ -201,11 +201,13 @@ def test_a_subclass_of_ours_tidies_up_and_places_one(install: Install, tmp_path:
 # In real jobs
 
 
-def run(folder: Path, *flags: str, code: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, *flags: str, code: str, launcher: tuple[str, ...] = ("phalanx", "run")
+) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(code)
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-m", "phalanx", "run", "--nproc-per-node=2", *flags, "train.py"],
+        [sys.executable, "-m", *launcher, "--nproc-per-node=2", *flags, "train.py"],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -225,9 +227,16 @@ SPEAK = "import os\nprint('rank', os.environ['RANK'], flush=True)\n"
     "a plug-in is loaded by the agent alone, and a mistake in it is one sentence",
 )
 @pytest.mark.compat("extension entry points torchrun.logs_specs", "same")
-def test_the_log_plug_in_of_an_installed_distribution_lays_out_the_logs_of_a_job(install: Install) -> None:
+@pytest.mark.parametrize(
+    "launcher",
+    [("phalanx", "run"), pytest.param(("torch.distributed.run",), marks=pytest.mark.torch)],
+    ids=["here", "torchrun"],
+)
+def test_the_log_plug_in_of_an_installed_distribution_lays_out_the_logs_of_a_job(
+    install: Install, launcher: tuple[str, ...]
+) -> None:
     folder = install()
-    done = run(folder, "--logs-specs=flat", "--log-dir=logs", code=SPEAK)
+    done = run(folder, "--logs-specs=flat", "--log-dir=logs", code=SPEAK, launcher=launcher)
     assert done.returncode == 0, done.stderr
     files = {path.name: path.read_text() for path in (folder / "logs" / "run").iterdir()}
     assert files == {"out-of-0": "rank 0\n", "out-of-1": "rank 1\n"}

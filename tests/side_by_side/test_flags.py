@@ -1,7 +1,8 @@
 """Each flag of torchrun on a real job under both launchers, given as a flag and as its variable.
 
 Starting torchrun takes seconds, so a job has as many flags as can be told apart by what workers find and leave. Flags
-whose effect needs more are shown beside what they are about: logs, failures, nodes, devices.
+whose effect needs more are shown beside what they are about: logs, failures, nodes, devices. That each variable gives
+the value that torchrun's own parser reads is shown in tests/cli/test_torchrun_parser.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,8 +19,8 @@ from tests.side_by_side.test_worker_environment import PROBE, environments, plac
 from tests.system.launch import WORKER_SIDE
 
 
-def variables_of(flags: dict[str, str]) -> dict[str, str]:
-    return {"PET_" + flag.removeprefix("--").replace("-", "_").upper(): text for flag, text in flags.items()}
+def variables_of(flags: Iterable[str]) -> list[str]:
+    return ["PET_" + flag.removeprefix("--").replace("-", "_").upper() for flag in flags]
 
 
 SOURCE = """
@@ -44,6 +46,7 @@ ON_ONE_NODE = {
     "--rdzv-backend": "c10d",
     "--rdzv-endpoint": "localhost:0",
     "--rdzv-id": "job-7",
+    "--local-addr": "127.0.0.2",
     "--rdzv-conf": "join_timeout=77,last_call_timeout=1",
     "--max-restarts": "1",
     "--monitor-interval": "0.2",
@@ -61,16 +64,38 @@ ON_ONE_NODE = {
 }
 
 
+# What workers find, what is shown and which files there are depend on these.
+SEEN = (
+    *(
+        "--nproc-per-node",
+        "--rdzv-id",
+        "--local-addr",
+        "--max-restarts",
+        "--role",
+        "--log-dir",
+        "--redirects",
+    ),
+    *("--tee", "--local-ranks-filter", "--duplicate-stdout-filters", "--duplicate-stderr-filters"),
+)
+
+
+@shows("same", *(f"flag {flag}" for flag in SEEN), *(f"variable {name}" for name in variables_of(SEEN)))
+@shows(
+    "better",
+    "flag --monitor-interval",
+    how="accepted, of no effect: an exit is an event, and nothing is polled",
+)
 @shows(
     "same",
-    *(f"flag {flag}" for flag in ON_ONE_NODE if flag not in ("--monitor-interval", "--nproc-per-node")),
+    "flag --start-method",
+    how="accepted, of no effect on programs, as there: it is for functions",
 )
-@shows("better", "flag --monitor-interval", how="an exit is an event, and nothing is polled")
-@shows("same", *(f"variable {name}" for name in variables_of(ON_ONE_NODE)))
 @pytest.mark.parametrize("way", ["flags", "variables"])
 def test_a_job_with_all_flags_of_one_node(side_by_side: SideBySide, way: str) -> None:
     flags = [word for pair in ON_ONE_NODE.items() for word in pair] if way == "flags" else []
-    env = variables_of(ON_ONE_NODE) if way == "variables" else {}
+    env = (
+        dict(zip(variables_of(ON_ONE_NODE), ON_ONE_NODE.values(), strict=True)) if way == "variables" else {}
+    )
 
     torchrun, phalanx = side_by_side(SOURCE, *flags, env=env, log_dir=False)
 
@@ -78,9 +103,9 @@ def test_a_job_with_all_flags_of_one_node(side_by_side: SideBySide, way: str) ->
     assert _told(phalanx) == _told(torchrun)
     assert len(_told(phalanx)) == 4, "two ranks, twice"
     assert {
-        (one["ROLE_NAME"], one["TORCHELASTIC_MAX_RESTARTS"], one["TORCHELASTIC_RUN_ID"])
+        (one["ROLE_NAME"], one["TORCHELASTIC_MAX_RESTARTS"], one["TORCHELASTIC_RUN_ID"], one["MASTER_ADDR"])
         for one in _told(phalanx)
-    } == {("trainer", "1", "job-7")}
+    } == {("trainer", "1", "job-7", "127.0.0.2")}
     assert {one["TORCHELASTIC_SIGNALS_TO_HANDLE"] for one in _told(phalanx)} == {"SIGTERM"}
     ours_alone = {path for path in phalanx.log_files() if path.endswith("error.json")}  # of sys.exit(3)
     assert phalanx.log_files() - ours_alone == torchrun.log_files()
@@ -94,7 +119,7 @@ def test_a_job_with_all_flags_of_one_node(side_by_side: SideBySide, way: str) ->
 
 def _told(seen: Seen) -> list[dict[str, Any]]:
     """What each worker of each attempt found, of the names that a flag has an effect on."""
-    prefixes = ("LOCAL_", "RANK", "GROUP_", "ROLE_", "WORLD_SIZE", "TORCHELASTIC_", "OMP_")
+    prefixes = ("LOCAL_", "RANK", "GROUP_", "ROLE_", "WORLD_SIZE", "TORCHELASTIC_", "OMP_", "MASTER_ADDR")
     apart = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE"}
     return [
         {name: text for name, text in event.facts.items() if name.startswith(prefixes) and name not in apart}
@@ -135,40 +160,34 @@ exec "$PYTHON" -c "$TELL" "$@"
 TELL = "import sys; from telling import tell; tell('kind', argv=sys.argv[1:])"
 
 
-@shows("same", "flag --module", "flag --no-python", "variable PET_MODULE", "variable PET_NO_PYTHON")
+@shows("same", "flag --module", "flag --no-python", "variable PET_NO_PYTHON")
 @shows(
     "better",
     "flag --run-path",
-    "variable PET_RUN_PATH",
     how="the script is a program of its own there, too, and no function in a copy of the launcher",
 )
 @pytest.mark.parametrize(
     ("flag", "env"),
     [
         ("-m", {}),
-        ("", {"PET_MODULE": "1"}),
         ("--no-python", {}),
-        ("", {"PET_NO_PYTHON": "1"}),
         ("--run-path", {"PET_NO_PYTHON": "1"}),
-        ("", {"PET_RUN_PATH": "1"}),
     ],
     ids=str,
 )
-def test_each_kind_of_program_by_its_flag_and_by_its_variable(
-    side_by_side: SideBySide, flag: str, env: dict[str, str]
-) -> None:
+def test_each_kind_of_program(side_by_side: SideBySide, flag: str, env: dict[str, str]) -> None:
     """A module, a program that is no Python, and torchrun's --run-path, which is stronger than the latter."""
     folder = side_by_side.folder
     program = folder / "program.sh"
     program.write_text(SHELL)
     program.chmod(0o755)
-    is_module, is_path = flag == "-m" or "PET_MODULE" in env, "run" in flag or "PET_RUN_PATH" in env
+    is_module, is_path = flag == "-m", flag == "--run-path"
     named = "train" if is_module else str(folder / "train.py" if is_path else program)
     path = os.pathsep.join([str(folder), str(WORKER_SIDE)])
 
     torchrun, phalanx = side_by_side(
         TELL_KIND,
-        *("--standalone", *filter(None, [flag])),
+        *("--standalone", flag),
         named=(named,),
         arguments=("x", "--y", "${local_rank}"),
         env={"PYTHONPATH": path, "PYTHON": sys.executable, "TELL": TELL, **env},
@@ -182,18 +201,15 @@ def test_each_kind_of_program_by_its_flag_and_by_its_variable(
     assert ours["argv"][-3:] == ["x", "--y", "0"]
 
 
-@shows("same", "flag --local-addr", "variable PET_LOCAL_ADDR")
-@pytest.mark.parametrize(
-    ("flags", "env"),
-    [(("--local-addr", "127.0.0.2"), {}), ((), {"PET_LOCAL_ADDR": "127.0.0.2"})],
-    ids=["flag", "variable"],
-)
-def test_the_address_of_this_node_is_what_its_workers_meet_at(
-    side_by_side: SideBySide, flags: tuple[str, ...], env: dict[str, str]
+@shows("same", "flag --rdzv-conf")
+def test_the_configuration_of_the_meeting_ends_a_wait_for_a_node_that_does_not_come(
+    side_by_side: SideBySide,
 ) -> None:
-    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    for seen in side_by_side(PROBE, *meeting, *flags, env=env):
-        assert [one["MASTER_ADDR"] for one in environments(seen)] == ["127.0.0.2"]
+    """By default both wait for 600 s, which is longer than a job may take here."""
+    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+    for seen in side_by_side(PROBE, *meeting, "--rdzv-conf", "join_timeout=1,last_call_timeout=1"):
+        assert seen.code == 1, seen.stderr
+        assert not seen.told("environment")
 
 
 @shows("same", "variable PET_NODE_RANK", "variable PET_MASTER_ADDR", "variable PET_MASTER_PORT")
