@@ -49,7 +49,7 @@ def test_the_package_has_it_without_an_import_of_its_own(python: Python) -> None
         print(phalanx.compat.is_installed(), "compat" in dir(phalanx))
         """
     )
-    assert said == "['phalanx']\nTrue True\n"
+    assert said == "['phalanx', 'phalanx.lazy']\nTrue True\n"
 
 
 def test_after_torchelastic_was_imported_its_places_are_taken_and_given_back(python: Python) -> None:
