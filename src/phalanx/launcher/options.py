@@ -18,7 +18,7 @@ from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.launcher.choices import BACKENDS, CHOICES, PASS_SIGNALS, STOP_SIGNALS
 from phalanx.records import Struct
 
-__all__ = ["CHOICES", "RunOptions"]
+__all__ = ["BACKENDS", "CHOICES", "RunOptions"]
 
 
 class RunOptions(Struct, kw_only=True):

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from phalanx.agent.elastic.signals import read_signals
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.launcher.interpreter import PYTHON
-from phalanx.launcher.options import CHOICES, RunOptions
+from phalanx.launcher.options import BACKENDS, CHOICES, RunOptions
+from phalanx.launcher.outside_checks import judge
 from phalanx.multiprocessing.logs import DefaultLogsSpecs
 from phalanx.multiprocessing.std import Std
 
@@ -30,7 +31,7 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
     numa_binding, numa_may_fail = _numa(config.numa_options)
     settings = dict(config.rdzv_configs)
     rank = settings.pop("rank", None) if config.rdzv_backend == "static" else None
-    return RunOptions(
+    options = RunOptions(
         **program_of(entrypoint, args),
         nproc=config.nproc_per_node,
         min_nodes=config.min_nodes,
@@ -61,6 +62,39 @@ def options_of(config: LaunchConfig, *, entrypoint: str, args: tuple[str, ...] =
         prints_report=False,  # the exception has it
         event_log_handler="null",  # events are recorded in the program, with the program's handlers
     )
+    usual = RunOptions.__struct_defaults__
+    asked = {field for field in _MAYBE_IDLE if getattr(options, field) != usual.get(field, Std.NONE)}
+    # Of a backend that is none of ours an object of the program may know the words.
+    judge(options, asked=asked, called=_called, asks_outside=config.rdzv_backend in BACKENDS)
+    return options
+
+
+# ``start_method`` is not here: it has its effect where the agent stays in the program.
+_MAYBE_IDLE = (
+    "duplicate_stderr_filters",
+    "duplicate_stdout_filters",
+    "local_ranks_filter",
+    "log_line_prefix_template",
+    "node_rank",
+    "redirects",
+    "tee",
+)
+_WORDS = {
+    "grace_s": "shutdown_timeout",
+    "local_ranks_filter": "logs_specs: local_ranks_filter",
+    "node_rank": "rdzv_configs: rank",
+    "nproc": "nproc_per_node",
+    "numa_binding": "numa_options",
+    "rdzv_conf": "rdzv_configs",
+    "redirects": "logs_specs: redirects",
+    "restarts.max_restarts": "max_restarts",
+    "stop_signals": "signals_to_handle",
+    "tee": "logs_specs: tee",
+}
+
+
+def _called(field: str) -> str:
+    return _WORDS.get(field, field)
 
 
 _NUMBERS = (
