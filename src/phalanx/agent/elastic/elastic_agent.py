@@ -191,6 +191,8 @@ class SimpleElasticAgent(AgentAccounts, ElasticAgent):
         elif self._meeting.has_other_failed():
             from phalanx.rendezvous.errors import RendezvousClosedError
 
+            self._stop_workers(group)
+            self._meeting.part()
             raise RendezvousClosedError("another node's workers have failed, and no restart is left")
 
     # Its steps, which subclasses may extend

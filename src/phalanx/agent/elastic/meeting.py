@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from phalanx.multiprocessing.stopping import SignalException
 from phalanx.rendezvous.foreign.agreement import NodeOffer, agree, welcome
 from phalanx.rendezvous.handler import RendezvousHandler, RendezvousInfo
 from phalanx.rendezvous.ports import HeldPort, hold_port
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Meeting"]
 
 DONE, SEEN, FAILED = "phalanx/agent/done/{}/{}", "phalanx/agent/seen/{}/{}", "phalanx/agent/failed/{}"
+KNOWS = "phalanx/agent/knows/{}/{}"  # nodes but the first: that one has failed
 LOOK_AGAIN_S = (
     0.1  # torchelastic's monitor interval; the store has nothing that all kinds of it could wait for
 )
@@ -112,6 +114,28 @@ class Meeting:
         if self._info is not None and self._info.world_size > 1:
             with suppress(Exception):
                 self._info.store.set(FAILED.format(self.round_number), b"1")
+            self.part()
+
+    def part(self) -> None:
+        """A node has failed, and this one is about to leave. Node 0 may be the store's host: it goes last.
+
+        Who has not looked when the store is gone waits for its answer, a minute or longer.
+        """
+        info = self._info
+        if info is None:
+            return
+        keys = [KNOWS.format(self.round_number, rank) for rank in range(1, info.world_size)]
+        gives_up_at = time.monotonic() + LAST_S
+        try:
+            if info.rank != 0:
+                info.store.set(keys[info.rank - 1], b"1")
+                return
+            while keys and not info.store.check(keys) and time.monotonic() < gives_up_at:
+                time.sleep(LOOK_AGAIN_S)
+        except SignalException:
+            raise
+        except Exception:  # noqa: BLE001 # a store of others; the job is over anyway
+            return
 
     def has_other_failed(self) -> bool:
         """Whether another node has said so. A store that does not answer says nothing."""
@@ -133,6 +157,9 @@ class Meeting:
             if time.monotonic() >= gives_up_at:
                 raise TimeoutError(f"the other nodes have not ended within {limit_s:g} s")
             time.sleep(LOOK_AGAIN_S)
+        if not info.store.check(keys):
+            self.part()
+            return
         self._leave(info)
 
     def _leave(self, info: RendezvousInfo) -> None:
