@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from tests.side_by_side.pair import Seen, SideBySide, shows
 from tests.side_by_side.test_worker_environment import PROBE, environments, places
-from tests.system.launch import WORKER_SIDE
+from tests.system.launch import WORKER_SIDE, two_free_ports
 
 
 def variables_of(flags: Iterable[str]) -> list[str]:
@@ -206,10 +206,13 @@ def test_the_configuration_of_the_meeting_ends_a_wait_for_a_node_that_does_not_c
     side_by_side: SideBySide,
 ) -> None:
     """By default both wait for 600 s, which is longer than a job may take here."""
-    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
-    for seen in side_by_side(PROBE, *meeting, "--rdzv-conf", "join_timeout=1,last_call_timeout=1"):
-        assert seen.code == 1, seen.stderr
-        assert not seen.told("environment")
+    endpoint = f"localhost:{two_free_ports()}"
+    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint)
+    torchrun, phalanx = side_by_side(PROBE, *meeting, "--rdzv-conf", "join_timeout=1,last_call_timeout=1")
+    assert (torchrun.code, phalanx.code) == (1, 75)
+    assert b"RendezvousTimeoutError" in torchrun.stderr
+    assert b"after 1 s (join_timeout)" in phalanx.stderr
+    assert not torchrun.events + phalanx.events
 
 
 @shows("same", "variable PET_NODE_RANK", "variable PET_MASTER_ADDR", "variable PET_MASTER_PORT")
