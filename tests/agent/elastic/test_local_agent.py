@@ -362,3 +362,34 @@ def test_a_timer_ends_what_descends_from_this_program_and_nobody_else() -> None:
         finally:
             os.kill(within, signal.SIGKILL)
     assert not agent._is_of_a_worker(within)
+
+
+BOTH_FAIL = """
+import sys
+from phalanx.agent.elastic import LocalElasticAgent, WorkerSpec
+from phalanx.multiprocessing import DefaultLogsSpecs
+from phalanx.rendezvous import RendezvousClosedError, RendezvousParameters, rendezvous_handler_registry
+
+handler = rendezvous_handler_registry.create_handler(
+    RendezvousParameters("c10d", sys.argv[1], "both fail", 2, 2)
+)
+spec = WorkerSpec("w", 2, handler, entrypoint="/bin/sh", args=("-c", "sleep 1; exit 3"), max_restarts=1)
+try:
+    print(LocalElasticAgent(spec, DefaultLogsSpecs()).run().state.name)
+except RendezvousClosedError:
+    print("CLOSED")
+print(handler.shutdown())
+"""
+
+
+def test_nodes_that_fail_at_the_same_time_wait_for_no_store_that_has_gone() -> None:
+    place = f"127.0.0.1:{get_free_port()}"
+    nodes = [
+        subprocess.Popen([sys.executable, "-c", BOTH_FAIL, place], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    told = [node.communicate(timeout=PATIENCE_S)[0].split() for node in nodes]
+    # The store is one node's: the other's shutdown says False when it is gone, 30 s later.
+    assert [is_closed for _, is_closed in told] == ["True", "True"]
+    assert {end for end, _ in told} <= {"FAILED", "CLOSED"}
+    assert "FAILED" in {end for end, _ in told}
