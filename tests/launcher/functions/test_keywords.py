@@ -31,6 +31,21 @@ def test_only_what_is_near_is_suggested(name: str, sentence: str) -> None:
     assert str(raised.value).startswith(sentence)
 
 
+@pytest.mark.parametrize("name", ["python", "log_dir", "error_file", "report_file", "events_file"])
+def test_an_empty_path_is_a_mistake(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} is empty; name a path, or leave it out$"):
+        phalanx.launch(max, 3, 5, **{name: ""})  # type: ignore[call-overload]
+
+
+def test_more_nodes_without_an_endpoint_are_told_what_is_missing_before_they_wait() -> None:
+    for backend, place in (("static", "127.0.0.1"), ("c10d", "localhost:29400")):
+        with (
+            pytest.warns(UserWarning, match=f"rdzv_endpoint: not given: nodes meet on {place}"),
+            phalanx.start(max, 3, 5, nnodes=2, rdzv_backend=backend) as job,
+        ):
+            assert job.wait(0) is False
+
+
 @pytest.mark.parametrize("what", [lambda: 1, "/bin/true"])
 def test_a_folder_that_is_not_there_is_named(what: object, tmp_path: Path) -> None:
     (tmp_path / "file").touch()

@@ -118,12 +118,14 @@ def test_the_endpoint_alone_is_rank_0s_address_with_the_static_backend() -> None
 
 
 def test_the_static_backend_without_an_address_is_torchruns_127_0_0_1_29500() -> None:
-    member = meet("--nnodes=2").membership
+    meeting = meet("--nnodes=2")
+    member = meeting.membership
     assert (member.master_addr, member.master_port, member.order_hint) == ("127.0.0.1", 29500, 0)
+    assert [about for about, _ in meeting.warnings] == ["rdzv_endpoint"], "no other machine can come there"
 
 
 def test_a_range_of_nodes_is_its_upper_end_where_nobody_may_leave() -> None:
-    meeting = meet("--nnodes=1:3")
+    meeting = meet("--nnodes=1:3", "--master-addr=node0")
     assert (meeting.membership.min_nodes, meeting.membership.max_nodes) == (3, 3)
     assert [about for about, _ in meeting.warnings] == ["nnodes"]
 

@@ -251,9 +251,12 @@ def _path(name: str, value: Any) -> str | None:
     if value is None:
         return None
     try:
-        return str(os.fsdecode(value))
+        path = str(os.fsdecode(value))
     except TypeError:
         raise _wrong(name, value, "a path") from None
+    if not path:
+        raise ValueError(f"{name} is empty; name a path, or leave it out")
+    return path
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

@@ -121,12 +121,13 @@ def _write(
 def _refusal(value: tuple[Any, ...], function: Callable[..., Any], *, by_value: bool) -> str:
     """Why the call cannot be sent: the function itself, or which argument and what in it."""
     named: list[tuple[Any, str]] = []
+    short = name_of(function).partition(" at ")[0]  # the place of what is wrong comes behind it
     if value and value[0] is function:
         named = [(function, f"the function {name_of(function)}")]
-        named += [(one, f"argument {number} of {name_of(function)}") for number, one in enumerate(value[1])]
-        named += [(one, f"argument {name!r} of {name_of(function)}") for name, one in value[2].items()]
+        named += [(one, f"argument {number} of {short}") for number, one in enumerate(value[1])]
+        named += [(one, f"argument {name!r} of {short}") for name, one in value[2].items()]
     else:
-        named = [(one, f"argument {number} of {name_of(function)}") for number, one in enumerate(value)]
+        named = [(one, f"argument {number} of {short}") for number, one in enumerate(value)]
     what = f"{name_of(function)} and its arguments"
     for one, name in named:
         try:

@@ -83,6 +83,11 @@ def _static(options: RunOptions, conf: Conf, warnings: _Warnings) -> Meeting:
             "node_rank", f"there is no node {rank} among {size}; ranks go from 0 to {size - 1}"
         )
     given = _endpoints(options)
+    if not given and options.master_addr is None and size > 1:
+        sentence = (
+            "not given: nodes meet on 127.0.0.1, which this machine alone can reach; name node 0's address"
+        )
+        warnings += (("rdzv_endpoint", sentence),)
     if len(given) > 1:
         raise MeetingError("rdzv_endpoint", "the static backend has one endpoint, rank 0's address and port")
     master = given[0] if given else Endpoint(options.master_addr or "127.0.0.1")
