@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import signal
 import threading
@@ -30,6 +31,10 @@ _OF_A_WORKER = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+
+# Python remembers for good that a codec was not found, and each name that is looked up needs this one: an import that
+# fails once, within some test that is hard on its process, must not fail every later test that opens a connection.
+codecs.lookup("idna")
 
 # The suite may itself run inside a worker of some launcher; no test is to see that job's variables.
 for _name in [name for name in os.environ if name.startswith(_OURS) or name in _OF_A_WORKER]:
