@@ -128,12 +128,6 @@ print(log_debug_info_for_expired_timers("job", {1: ["a scope"]}))
     "same", "elastic.timer.api", "RequestQueue", "TimerClient", "TimerRequest", "TimerServer", "expires"
 )
 @shows_names("same", "elastic.timer.debug_info_logging", "log_debug_info_for_expired_timers")
-@shows(
-    "not offered",
-    "extension metrics.static_init",
-    how="a vendor's module inside torch's package: metrics.configure(), or initialize_metrics() with a name, does the "
-    "same",
-)
 def test_what_others_have_written_for_torch_does_the_same(python: Python) -> None:
     """A handler of metrics, a kind of agent, a backend to meet in, timers with their queue and server."""
     program = f"import sys, threading, time\n{METRICS}{AGENT}{RENDEZVOUS}{TIMERS}"

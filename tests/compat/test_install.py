@@ -86,20 +86,6 @@ def test_after_torchelastic_was_imported_its_places_are_taken_and_given_back(pyt
     )
 
 
-def test_a_package_has_the_modules_below_it_as_torchs_do(python: Python) -> None:
-    python(
-        """
-        import torch.distributed.elastic.multiprocessing as mp
-        import torch.distributed.elastic.rendezvous as rendezvous
-        assert mp.errors.record.__module__ == "phalanx.errors._record"
-        assert rendezvous.dynamic_rendezvous.create_handler.__module__ == "phalanx.rendezvous.dynamic"
-        from torch.distributed.elastic.utils import api
-        assert api.macros.__module__ == "phalanx.launcher.macros"
-        """,
-        compat=True,
-    )
-
-
 def test_modules_can_be_reloaded_pickled_by_name_inspected_and_starred(python: Python) -> None:
     python(
         """
@@ -127,9 +113,18 @@ def test_modules_can_be_reloaded_pickled_by_name_inspected_and_starred(python: P
     )
 
 
-def test_what_is_not_offered_says_why(python: Python) -> None:
+def test_a_package_has_the_modules_below_it_as_torchs_do_and_what_is_not_offered_says_why(
+    python: Python,
+) -> None:
     said = python(
         """
+        import torch.distributed.elastic.multiprocessing as mp
+        import torch.distributed.elastic.rendezvous as rendezvous
+        assert mp.errors.record.__module__ == "phalanx.errors._record"
+        assert rendezvous.dynamic_rendezvous.create_handler.__module__ == "phalanx.rendezvous.dynamic"
+        from torch.distributed.elastic.utils import api
+        assert api.macros.__module__ == "phalanx.launcher.macros"
+
         from torch.distributed.elastic.rendezvous import etcd_rendezvous
         try:
             etcd_rendezvous.EtcdRendezvous

@@ -35,7 +35,7 @@ TAKES: dict[str, tuple[set[str], str]] = {
     "ProcessFailure": ({"crash", "stderr_tail"}, "knows a native crash, and the last lines of stderr"),
     "StaticTCPRendezvous": ({"store_port"}, "the store may have a port of its own"),
     "SubprocessContext": ({"affinity", "tree"}, "binds workers to CPUs, and sweeps what they leave behind"),
-    "record": ({"fn"}, "may be called with a handler alone: @record(error_handler=…)"),
+    "record": ({"fn"}, "may be left out"),
     "start_processes": ({"tree"}, "sweeps what workers leave behind"),
 }
 # Names that are made otherwise than torch's, in a way that no public function of torch's shows.
@@ -60,7 +60,7 @@ def _expected(name: str) -> tuple[str, ...]:
         return f"name {name}", "better", OTHERWISE[leaf]
     parameters, purpose = TAKES[leaf]
     taken = " and ".join(f"`{parameter}`" for parameter in sorted(parameters))
-    return f"name {name}", "same signature", f"{taken} beside torch's parameters: {purpose}"
+    return f"name {name}", "same signature", f"{taken}: {purpose}"
 
 
 def _parameter(name: str) -> Any:
