@@ -34,6 +34,12 @@ def test_what_is_no_endpoint_is_refused(text: str) -> None:
         read_endpoint(text)
 
 
+@pytest.mark.parametrize("text", ["h:1:2", "[h:1:2]:3", "[h:1]", "1:2:3"])
+def test_several_colons_are_those_of_an_ipv6_address(text: str) -> None:
+    with pytest.raises(ValueError, match="is no IPv6 address; write HOST:PORT or"):
+        read_endpoint(text)
+
+
 @pytest.mark.parametrize("text", ["node0:", "node0:http", "node0:65536", "node0:-1", "node0:²"])
 def test_what_is_no_port_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no port"):

@@ -1,6 +1,7 @@
-"""The option table of ``phalanx run``: one row for each option, and nothing about an option anywhere else.
+"""The option table of ``phalanx run``: one row for each option.
 
-Flags (in both spellings), ``PET_*`` variables, conversion, defaults and ``--help`` all follow from a row. Rows with
+Flags (in both spellings), ``PET_*`` variables, conversion, defaults and ``--help`` all follow from a row; what it does
+follows from a field of ``launcher.options.RunOptions``, and CONTRIBUTING.md names the few further places. Rows with
 ``torchrun=False`` are ours: torchrun 2.13 does not have them, and they yield where an abbreviation would be ambiguous.
 """
 

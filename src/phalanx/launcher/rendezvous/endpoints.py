@@ -48,7 +48,7 @@ def read_endpoint(text: str) -> Endpoint:
         raise ValueError(
             f"{text!r} may be an address or an address and a port; write [{host}] or [{address}]:{port}"
         )
-    if host.count(":") > 0 and not _is_ipv6(host):
+    if ":" in host and not _is_ipv6(host):
         raise ValueError(
             f"{text!r} has several colons and is no IPv6 address; write HOST:PORT or [ADDRESS]:PORT"
         )
