@@ -68,19 +68,18 @@ def worker_environment(
         "PHALANX_ROUND": str(settled.number),
         "PHALANX_RESTART_REASON": settled.reason,
     }
-    if agent_socket is not None:
-        environment["PHALANX_AGENT"] = agent_socket
-    if stop_signals is not None:
-        environment[SIGNALS_TO_HANDLE] = stop_signals
+    told = {
+        "PHALANX_AGENT": agent_socket,
+        SIGNALS_TO_HANDLE: stop_signals,
+        OMP: None if omp_threads is None else str(omp_threads),
+        "PHALANX_ERROR_HANDLER": error_handler,
+    }
+    environment |= {name: value for name, value in told.items() if value is not None}
     if job_token is not None:
         # A job inside a worker of another job belongs to both: whoever is left can end it.
         environment["PHALANX_JOB"] = "/".join(filter(None, (inherited.get("PHALANX_JOB"), job_token)))
     if "TORCH_NCCL_ASYNC_ERROR_HANDLING" not in known:
         environment["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-    if omp_threads is not None:
-        environment[OMP] = str(omp_threads)
     if is_virtual or LOCAL_RANK in known:  # a job inside of such a worker inherits that one's
         environment[LOCAL_RANK] = str(local_rank)
-    if error_handler is not None:
-        environment["PHALANX_ERROR_HANDLER"] = error_handler
     return environment
