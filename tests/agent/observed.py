@@ -15,7 +15,7 @@ from phalanx.agent.observing import Observing
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.verdict.verdict import EX_BUG, Ending, Verdict
-from phalanx.events.job import Happening, JobStarted
+from phalanx.events.job import JobEvent, JobStarted
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.settings import MembershipSettings
 
@@ -40,7 +40,7 @@ class AgentMachineOf:
 
     FAILED: ClassVar[Verdict] = Verdict(ending=Ending.FAILED, exit_code=EX_BUG)
 
-    def __init__(self, observe: Callable[[Happening], object]) -> None:
+    def __init__(self, observe: Callable[[JobEvent], object]) -> None:
         self.said: list[str] = []
         self.observer = JobObserver(observed(), observe, self.said.append)
         settings = MembershipSettings(run_id="7", node_id="n", host="h", slots=1, min_nodes=1, max_nodes=1)

@@ -14,8 +14,8 @@ from phalanx.events import job
 
 
 def test_an_agent_that_is_stopped_before_it_began_tells_both_its_beginning_and_its_end() -> None:
-    async def run() -> list[job.Happening]:
-        told: list[job.Happening] = []
+    async def run() -> list[job.JobEvent]:
+        told: list[job.JobEvent] = []
         agent = AgentMachineOf(told.append)
         agent.driver.post(StopAsked(signal.SIGTERM, 30.0))
         await agent.driver.ended
@@ -30,8 +30,8 @@ def test_an_agent_that_is_stopped_before_it_began_tells_both_its_beginning_and_i
 
 
 def test_a_bug_of_ours_is_an_end_too() -> None:
-    async def run() -> list[job.Happening]:
-        told: list[job.Happening] = []
+    async def run() -> list[job.JobEvent]:
+        told: list[job.JobEvent] = []
         agent = AgentMachineOf(told.append)
         agent.driver.post("what nobody listed")
         agent.driver.post("and more of it")
@@ -67,13 +67,13 @@ def test_an_observer_that_fails_is_told_of_once_and_asked_no_more() -> None:
     assert calls == 1
 
 
-def steps(told: list[job.Happening]) -> list[int]:
+def steps(told: list[job.JobEvent]) -> list[int]:
     return [one.step for one in told if isinstance(one, job.WorkerProgress)]
 
 
 def test_steps_are_told_once_a_second_and_the_furthest_before_an_end() -> None:
     observing = observed()
-    told: list[job.Happening] = []
+    told: list[job.JobEvent] = []
     for number in range(1000):
         told += observing.progressed(number, number / 100, 1)
     assert steps(told) == [0, *range(100, 1000, 100)]
@@ -88,11 +88,11 @@ def test_steps_are_told_once_a_second_and_the_furthest_before_an_end() -> None:
 
 
 def test_the_last_step_of_a_worker_that_then_hangs_is_told_in_time() -> None:
-    async def run() -> list[job.Happening]:
-        told: list[job.Happening] = []
+    async def run() -> list[job.JobEvent]:
+        told: list[job.JobEvent] = []
         is_there = asyncio.Event()
 
-        def take(one: job.Happening) -> None:
+        def take(one: job.JobEvent) -> None:
             told.append(one)
             if steps(told)[-1:] == [2]:
                 is_there.set()

@@ -42,7 +42,7 @@ WARNED: dict[str, list[tuple[list[str], str]]] = {
             ": store_port is for static and has no effect with c10d",
         ),
         (
-            ["--rdzv-conf=is_host=1", "--nnodes=2", "--rdzv-backend=static"],
+            ["--rdzv-conf=is_host=1", "--nnodes=2", "--rdzv-backend=static", "--rdzv-endpoint=a:29500"],
             ": is_host is for c10d and has no effect with static",
         ),
     ],

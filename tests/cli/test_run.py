@@ -212,7 +212,7 @@ def test_a_range_of_nodes_on_a_standalone_node_is_one_node_that_meets_nobody(
     ("flags", "warning"),
     [
         (
-            ["--nnodes", "1:4"],
+            ["--nnodes", "1:4", "--rdzv-endpoint", "a:29500"],
             "--nnodes: with the static backend all 4 nodes are waited for, and none may leave",
         ),
         (

@@ -25,7 +25,7 @@ def test_the_module_loads_its_names_lazily() -> None:
         "in sys.modules); print(sorted(set(phalanx.run.__all__) - set(dir(phalanx.run)))); phalanx.run.nothing"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "['phalanx', 'phalanx.run'] False\n[]\n"
+    assert done.stdout == "['phalanx', 'phalanx.lazy', 'phalanx.run'] False\n[]\n"
     assert "module 'phalanx.run' has no attribute 'nothing'" in done.stderr
 
 

@@ -41,9 +41,9 @@ def failed(local_rank: int, exit_code: int, **more: Any) -> job.WorkerFailed:
     )  # fmt: skip
 
 
-def made(*happenings: job.Happening) -> list[Event]:
+def made(*job_events: job.JobEvent) -> list[Event]:
     maker = EventMaker()
-    return [event for one in happenings for event in maker.from_happening(one)]
+    return [event for one in job_events for event in maker.from_job_event(one)]
 
 
 def states(events: list[Event]) -> list[tuple[str, str, object]]:
@@ -165,7 +165,7 @@ def test_an_agent_that_never_had_a_round(ending: str) -> None:
 
 def test_what_the_program_and_the_way_to_meet_are_called() -> None:
     maker = EventMaker(entry_point="train", rdzv_backend="static")
-    maker.from_happening(STARTED)
-    (event,) = maker.from_happening(SUCCEEDED)
+    maker.from_job_event(STARTED)
+    (event,) = maker.from_job_event(SUCCEEDED)
     assert json.loads(str(event.metadata["metadata"]))["entry_point"] == "train"
     assert event.metadata["rdzv_backend"] == "static"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from phalanx.events import JobStatus, from_line, job, to_line
-from phalanx.events.lines import happening_name
+from phalanx.events.lines import event_name
 
 SETTLED = job.RoundSettled(
     at_ns=1, round=1, restart_count=0, run_id="7", group_rank=1, group_world_size=2, ranks=(2, 3), world_size=4,
@@ -54,14 +54,14 @@ EVERY = (
     FAILED,
     job.RoundEnded(at_ns=1, round=1, outcome="failed"),
     job.RestartDecided(at_ns=1, round=2, reason="rank 3 failed", is_charged=True, restart_count=1, left=2),
-    job.HappeningsDropped(at_ns=1, count=3),
+    job.EventsDropped(at_ns=1, count=3),
     job.JobEnded(at_ns=1, ending="failed", exit_code=1, reason="enough", cause=FAILED),
 )
 
 
-def folded(*happenings: job.Happening) -> JobStatus:
+def folded(*job_events: job.JobEvent) -> JobStatus:
     status = JobStatus()
-    for one in happenings:
+    for one in job_events:
         status = status.after(one)
     return status
 
@@ -122,8 +122,8 @@ def test_a_worker_that_runs_again_is_not_marked_by_its_last_life() -> None:
     )
 
 
-@pytest.mark.parametrize("one", EVERY, ids=happening_name)
-def test_a_line_says_all_of_it(one: job.Happening) -> None:
+@pytest.mark.parametrize("one", EVERY, ids=event_name)
+def test_a_line_says_all_of_it(one: job.JobEvent) -> None:
     line = to_line(one)
     assert line.endswith("\n")
     assert line.isascii()
@@ -131,6 +131,6 @@ def test_a_line_says_all_of_it(one: job.Happening) -> None:
     assert from_line(line) == one
 
 
-def test_every_kind_of_happening_is_tried_here() -> None:
-    kinds = {one for one in vars(job).values() if isinstance(one, type) and issubclass(one, job.Happening)}
-    assert kinds == {type(one) for one in EVERY} | {job.Happening}
+def test_every_kind_of_job_event_is_tried_here() -> None:
+    kinds = {one for one in vars(job).values() if isinstance(one, type) and issubclass(one, job.JobEvent)}
+    assert kinds == {type(one) for one in EVERY} | {job.JobEvent}

@@ -31,7 +31,7 @@ DENIED = (
     "phalanx.cli.config",
     "phalanx.cli.further",
     "phalanx.cli.legacy",
-    "phalanx.cli.looking",
+    "phalanx.cli.preview",
     "phalanx.cli.manual",
     "phalanx.cli.namespace",
     "phalanx.cli.parser",
@@ -92,8 +92,8 @@ LOOKING_ON = (
     "phalanx.agent.observer",
     "phalanx.agent.observing",
     "phalanx.events",
-    "phalanx.launcher.onlookers",
-    "phalanx.launcher.hosting.outlook",
+    "phalanx.launcher.event_sinks",
+    "phalanx.launcher.hosting.event_pipe",
 )
 
 
@@ -149,7 +149,7 @@ def test_the_deny_list_would_notice(tmp_path: Path) -> None:
     assert {"multiprocessing.util", "urllib.parse"} <= denied(modules)
     words = ("-m", "phalanx", "run", "--events-file", "events", "--no-python", "true")
     modules, _ = imported_by(*words, cwd=tmp_path)
-    assert {"phalanx.agent.observing", "phalanx.events.job", "phalanx.launcher.onlookers"} <= looking_on(
+    assert {"phalanx.agent.observing", "phalanx.events.job", "phalanx.launcher.event_sinks"} <= looking_on(
         modules
     )
 

@@ -34,7 +34,7 @@ def states(text: bytes) -> list[str]:
     return [f"{one['source']} {one['metadata']['state']}" for one in events_of(text)]
 
 
-def happenings_of(path: Path) -> list[dict[str, Any]]:
+def job_events_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
@@ -203,25 +203,25 @@ def test_lines_of_events_and_of_workers_do_not_tear(launch: Launch, script: Scri
     assert odd == []
 
 
-def test_a_file_has_a_line_for_each_happening(launch: Launch, script: Script, tmp_path: Path) -> None:
+def test_a_file_has_a_line_for_each_job_event(launch: Launch, script: Script, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     flags = ("--nproc-per-node", 2, "--max-restarts", 1, "--events-file", path)
     ends(launch(*flags, script(FAILS_ONCE)), 0)
-    first = happenings_of(path)
-    assert [one["happening"] for one in first][:4] == [
+    first = job_events_of(path)
+    assert [one["event"] for one in first][:4] == [
         "job_started",
         "round_opened",
         "round_settled",
         "workers_started",
     ]
-    (decided,) = [one for one in first if one["happening"] == "restart_decided"]
+    (decided,) = [one for one in first if one["event"] == "restart_decided"]
     assert (decided["is_charged"], decided["restart_count"], decided["left"]) == (True, 1, 0)
-    assert first[-1]["happening"] == "job_ended"
+    assert first[-1]["event"] == "job_ended"
     assert first[-1]["exit_code"] == 0
     ends(launch(script("pass"), env={"PET_EVENTS_FILE": str(path)}), 0)
-    both = happenings_of(path)
+    both = job_events_of(path)
     assert both[: len(first)] == first
-    assert both[-1]["happening"] == "job_ended"
+    assert both[-1]["event"] == "job_ended"
 
 
 def test_workers_do_not_inherit_the_name_of_the_file(launch: Launch, script: Script, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_file_that_cannot_be_written_is_a_mistake(
 def test_a_file_on_a_full_disk_is_told_of_and_the_job_goes_on(launch: Launch, script: Script) -> None:
     job = launch("--events-file", "/dev/full", script("pass"))
     ends(job, 0)
-    assert b"the file of happenings '/dev/full' failed and is not used any more: OSError" in job.stderr
+    assert b"the file of job events '/dev/full' failed and is not used any more: OSError" in job.stderr
 
 
 @pytest.mark.torch

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.timer.book import TimerBook
+from phalanx.timer.countdowns import TimerBook
 from phalanx.timer.requests import FileTimerRequest, TimerRequest, read_line
 
 

@@ -1,4 +1,4 @@
-"""Between the driver and whoever looks on: happenings are made, and handed out, and cannot hurt the job."""
+"""Between the driver and whoever looks on: job events are made, and handed out, and cannot hurt the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from phalanx.agent.observing import Observing
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.verdict.verdict import Verdict
-from phalanx.events.job import Happening, JobStarted
+from phalanx.events.job import JobEvent, JobStarted
 
 __all__ = ["JobObserver", "observing_of"]
 
@@ -36,7 +36,7 @@ def observing_of(spec: JobSpec) -> Observing:
 
 
 class JobObserver:
-    """Calls ``observe`` with each happening; when that raises, it is not called again, and ``say`` tells why.
+    """Calls ``observe`` with each job event; when that raises, it is not called again, and ``say`` tells why.
 
     ``observe`` runs on the agent's loop: it must not block. Make this inside the loop that ``driver`` uses.
     """
@@ -44,13 +44,13 @@ class JobObserver:
     def __init__(
         self,
         observing: Observing,
-        observe: Callable[[Happening], object],
+        observe: Callable[[JobEvent], object],
         say: Callable[[str], None],
         *,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._observing = observing
-        self._observe: Callable[[Happening], object] | None = observe
+        self._observe: Callable[[JobEvent], object] | None = observe
         self._say = say
         self._wall_ns = wall_ns
         self._loop = asyncio.get_running_loop()
@@ -81,7 +81,7 @@ class JobObserver:
         self._timer = None
         self._tell(lambda at_ns: self._observing.progress_passed(self._loop.time(), at_ns))
 
-    def _tell(self, tell: Callable[[int], list[Happening]]) -> None:
+    def _tell(self, tell: Callable[[int], list[JobEvent]]) -> None:
         if self._observe is None:
             return
         try:

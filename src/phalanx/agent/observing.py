@@ -1,6 +1,6 @@
 """What happens to a job, told from what the agent's machine hears and decides. Pure.
 
-It looks at each step of the driver, event and commands, and changes nothing: whoever wants another happening adds it
+It looks at each step of the driver, event and commands, and changes nothing: whoever wants another job event adds it
 here, and no machine grows for it. The round that is being met for is read from the same key of the store that the
 membership reads; with a handler of somebody else, from what that handler is asked.
 """
@@ -72,7 +72,7 @@ class Observing:
         self._told_step_at = float("-inf")
         self.is_over = False
 
-    def see(self, event: object, commands: list[Any], now: float, at_ns: int) -> list[job.Happening]:
+    def see(self, event: object, commands: list[Any], now: float, at_ns: int) -> list[job.JobEvent]:
         """One step of the driver: an event, and what was decided."""
         if self.is_over:
             return []
@@ -83,7 +83,7 @@ class Observing:
         is_end = any(isinstance(one, (job.WorkerEnded, job.RoundEnded, job.JobEnded)) for one in told)
         return [*self._last_step(), *told] if is_end else told
 
-    def progressed(self, step: int, now: float, at_ns: int) -> list[job.Happening]:
+    def progressed(self, step: int, now: float, at_ns: int) -> list[job.JobEvent]:
         """A worker told how far it is. What is not told now is due at ``progress_due``."""
         self._now, self._at_ns = now, at_ns
         if self._step is None or step > self._step:
@@ -97,25 +97,25 @@ class Observing:
             return None
         return self._told_step_at + PROGRESS_EVERY_S
 
-    def progress_passed(self, now: float, at_ns: int) -> list[job.Happening]:
+    def progress_passed(self, now: float, at_ns: int) -> list[job.JobEvent]:
         """The time of ``progress_due`` has come, or not."""
         self._now, self._at_ns = now, at_ns
         due = self.progress_due
         return self._tell_step() if due is not None and now >= due else []
 
-    def over(self, verdict: Verdict, at_ns: int) -> list[job.Happening]:
+    def over(self, verdict: Verdict, at_ns: int) -> list[job.JobEvent]:
         """The driver has ended without the machine: a bug of ours."""
         if self.is_over:
             return []
         self._at_ns = at_ns
         return [*self._begin(), *self._last_step(), *self._finish(Finish(verdict))]
 
-    def _take(self, tell: Callable[..., list[job.Happening]] | None, what: object) -> list[job.Happening]:
+    def _take(self, tell: Callable[..., list[job.JobEvent]] | None, what: object) -> list[job.JobEvent]:
         return [] if tell is None else tell(self, what)
 
     # The round
 
-    def _begin(self) -> list[job.Happening]:
+    def _begin(self) -> list[job.JobEvent]:
         """Before anything else: an agent may be told to stop before it meets anybody."""
         if self._has_begun:
             return []
@@ -123,16 +123,16 @@ class Observing:
         self._waits_since = self._now
         return [changed(self._started, at_ns=self._at_ns)]
 
-    def _opened(self, event: SessionOpened) -> list[job.Happening]:
+    def _opened(self, event: SessionOpened) -> list[job.JobEvent]:
         if not self._started.run_id:
             self._keys.name(event.run_id)
         return []
 
-    def _listed(self, event: KeysListed) -> list[job.Happening]:
+    def _listed(self, event: KeysListed) -> list[job.JobEvent]:
         values = [one.value for one in event.items if one.key == self._keys.round]
         return [told for value in values for told in self._round_written(value)]
 
-    def _changed(self, event: KeyChanged) -> list[job.Happening]:
+    def _changed(self, event: KeyChanged) -> list[job.JobEvent]:
         values = [
             one.kv.value
             for one in event.batch.changes
@@ -140,7 +140,7 @@ class Observing:
         ]
         return [told for value in values for told in self._round_written(value)]
 
-    def _round_written(self, value: bytes) -> list[job.Happening]:
+    def _round_written(self, value: bytes) -> list[job.JobEvent]:
         try:
             record = decode(RoundRecord, value)
         except BadRecord:
@@ -151,7 +151,7 @@ class Observing:
         used = standing.used if self._restarts.window_s is None else len(standing.ages_s)
         return self._next(record.number, record.reason, record.restart_count, used, record.delay_s)
 
-    def _meet(self, command: Meet) -> list[job.Happening]:
+    def _meet(self, command: Meet) -> list[job.JobEvent]:
         """Of a later round the count of restarts is agreed on only there: that is told when it has settled."""
         if self._round is not None:
             return []
@@ -159,7 +159,7 @@ class Observing:
 
     def _next(
         self, number: int, reason: str, restart_count: int, used: int, delay_s: float
-    ) -> list[job.Happening]:
+    ) -> list[job.JobEvent]:
         """There will be a round; told once of each, and by its settling at the latest.
 
         Another store may count from a lower number: that is another round, too.
@@ -182,7 +182,7 @@ class Observing:
             )
         ]
 
-    def _settled(self, command: SpawnWorkers) -> list[job.Happening]:
+    def _settled(self, command: SpawnWorkers) -> list[job.JobEvent]:
         settled = command.round
         told = self._next(
             settled.number, settled.reason, settled.restart_count, settled.restart_count, settled.delay_s
@@ -215,17 +215,17 @@ class Observing:
 
     # Workers
 
-    def _spawned(self, event: WorkersSpawned) -> list[job.Happening]:
+    def _spawned(self, event: WorkersSpawned) -> list[job.JobEvent]:
         self._pids = dict(event.pids)
         return [job.WorkersStarted(at_ns=self._at_ns, round=self._number, pids=dict(event.pids))]
 
-    def _not_spawned(self, event: SpawnFailed) -> list[job.Happening]:
+    def _not_spawned(self, event: SpawnFailed) -> list[job.JobEvent]:
         return self._end(event.local_rank, event.exit_code, event.reason)
 
-    def _exited(self, event: WorkersExited) -> list[job.Happening]:
+    def _exited(self, event: WorkersExited) -> list[job.JobEvent]:
         return [told for local_rank, code in event.codes.items() for told in self._end(local_rank, code)]
 
-    def _single_decided(self, command: StartWorker) -> list[job.Happening]:
+    def _single_decided(self, command: StartWorker) -> list[job.JobEvent]:
         settled = command.round
         self._restart_count = settled.restart_count
         return [
@@ -240,19 +240,19 @@ class Observing:
             )
         ]
 
-    def _single_started(self, event: WorkerStarted) -> list[job.Happening]:
+    def _single_started(self, event: WorkerStarted) -> list[job.JobEvent]:
         if self._is_gone:
             return []
         self._pids[event.local_rank] = event.pid
         self._ended.discard(event.local_rank)
         return [job.WorkersStarted(at_ns=self._at_ns, round=self._number, pids={event.local_rank: event.pid})]
 
-    def _single_not_started(self, event: WorkerNotStarted) -> list[job.Happening]:
+    def _single_not_started(self, event: WorkerNotStarted) -> list[job.JobEvent]:
         self._pids.pop(event.local_rank, None)
         self._ended.discard(event.local_rank)
         return self._end(event.local_rank, event.exit_code, event.reason)
 
-    def _end(self, local_rank: int, exit_code: int, why_not_started: str = "") -> list[job.Happening]:
+    def _end(self, local_rank: int, exit_code: int, why_not_started: str = "") -> list[job.JobEvent]:
         if self._is_gone or self._round is None or local_rank in self._ended:
             return []
         self._ended.add(local_rank)
@@ -269,17 +269,17 @@ class Observing:
             )
         ]
 
-    def _all_gone(self, command: CollectEvidence) -> list[job.Happening]:
+    def _all_gone(self, command: CollectEvidence) -> list[job.JobEvent]:
         """Who was sent SIGKILL and never came back has ended, too."""
         self._exits = command.exits
         told = [told for one in command.exits for told in self._end(one.local_rank, one.exit_code)]
         self._is_gone = True
         return told
 
-    def _examined(self, event: WorkerExamined) -> list[job.Happening]:
+    def _examined(self, event: WorkerExamined) -> list[job.JobEvent]:
         return [] if self._is_gone else self._failures(event.failures)
 
-    def _collected(self, event: EvidenceCollected) -> list[job.Happening]:
+    def _collected(self, event: EvidenceCollected) -> list[job.JobEvent]:
         self._waits_since = self._now
         answered = {one.local_rank for one in self._exits if one.is_void}
         failures = tuple(one for one in event.failures if one.local_rank not in answered)
@@ -291,7 +291,7 @@ class Observing:
         ended = job.RoundEnded(at_ns=self._at_ns, round=self._number, outcome=outcome)
         return [*self._failures(failures), ended]
 
-    def _failures(self, failures: tuple[Failure, ...]) -> list[job.Happening]:
+    def _failures(self, failures: tuple[Failure, ...]) -> list[job.JobEvent]:
         return [self._failed(one) for one in sorted(failures, key=lambda it: it.rank)]
 
     def _failed(self, one: Failure) -> job.WorkerFailed:
@@ -315,24 +315,24 @@ class Observing:
 
     # What workers tell
 
-    def _told(self, event: WorkerTold) -> list[job.Happening]:
+    def _told(self, event: WorkerTold) -> list[job.JobEvent]:
         if not isinstance(event.what, CheckpointDone):
             return []
         return [job.CheckpointSaved(at_ns=self._at_ns, step=event.what.step)]
 
-    def _last_step(self) -> list[job.Happening]:
+    def _last_step(self) -> list[job.JobEvent]:
         """Before workers end, how far they came."""
         is_untold = self._step is not None and self._step != self._told_step
         return self._tell_step() if is_untold else []
 
-    def _tell_step(self) -> list[job.Happening]:
+    def _tell_step(self) -> list[job.JobEvent]:
         assert self._step is not None, "somebody told it"
         self._told_step, self._told_step_at = self._step, self._now
         return [job.WorkerProgress(at_ns=self._at_ns, step=self._step)]
 
     # Stops, signals, the end
 
-    def _said(self, command: Say) -> list[job.Happening]:
+    def _said(self, command: Say) -> list[job.JobEvent]:
         self._line = command.text
         if not self._is_gone or not command.text.startswith(WAITING) or command.text == self._waiting:
             return []
@@ -340,7 +340,7 @@ class Observing:
         sentence = command.text.removeprefix(WAITING[0]).removeprefix(WAITING[1])
         return [job.WaitingFor(at_ns=self._at_ns, sentence=sentence)]
 
-    def _stop(self, command: AnnounceStop) -> list[job.Happening]:
+    def _stop(self, command: AnnounceStop) -> list[job.JobEvent]:
         self._was_asked = True
         reason = self._line or Signals(command.signal).name
         return [
@@ -353,10 +353,10 @@ class Observing:
             )
         ]
 
-    def _passed_on(self, command: PassOn) -> list[job.Happening]:
+    def _passed_on(self, command: PassOn) -> list[job.JobEvent]:
         return [job.SignalPassedOn(at_ns=self._at_ns, signal=command.signal)]
 
-    def _finish(self, command: Finish) -> list[job.Happening]:
+    def _finish(self, command: Finish) -> list[job.JobEvent]:
         self.is_over = True
         verdict = command.verdict
         return [
@@ -369,7 +369,7 @@ class Observing:
             )
         ]
 
-    _events: ClassVar[dict[type, Callable[..., list[job.Happening]]]] = {
+    _events: ClassVar[dict[type, Callable[..., list[job.JobEvent]]]] = {
         SessionOpened: _opened,
         KeysListed: _listed,
         KeyChanged: _changed,
@@ -382,7 +382,7 @@ class Observing:
         EvidenceCollected: _collected,
         WorkerTold: _told,
     }
-    _commands: ClassVar[dict[type, Callable[..., list[job.Happening]]]] = {
+    _commands: ClassVar[dict[type, Callable[..., list[job.JobEvent]]]] = {
         Meet: _meet,
         SpawnWorkers: _settled,
         StartWorker: _single_decided,

@@ -17,7 +17,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.agent.verdict.verdict import Verdict
-    from phalanx.events.job import Happening
+    from phalanx.events.job import JobEvent
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.handler import RendezvousHandler
     from phalanx.store.port import Store
@@ -43,8 +43,8 @@ class Host(Protocol):
         """
 
     @property
-    def observe(self) -> Callable[[Happening], object] | None:
-        """What takes happenings for it; None: it wants none."""
+    def observe(self) -> Callable[[JobEvent], object] | None:
+        """What takes job events for it; None: it wants none."""
 
     def told(self, ended: Ended) -> None:
         """Tell it how the job ended. Never raises."""
@@ -105,8 +105,8 @@ class JobSpec(Struct, kw_only=True):
     """The rank that has the launcher's terminal, and gets its Ctrl-C."""
     restore_terminal: Callable[[], None] | None = None
     """Called when that rank's worker has ended: what it made of the terminal is undone."""
-    observe: Callable[[Happening], object] | None = None
-    """Called on the agent's loop with each ``phalanx.events.job.Happening``; must not block. If it raises, it is not
+    observe: Callable[[JobEvent], object] | None = None
+    """Called on the agent's loop with each ``phalanx.events.job.JobEvent``; must not block. If it raises, it is not
     called again, and the job goes on."""
     error_file: str | None = None
     """Where the launcher leaves the first failure of the job, in torchelastic's format."""

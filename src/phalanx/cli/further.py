@@ -10,9 +10,9 @@ from typing import Any
 
 from phalanx.cli.idle import check_company
 from phalanx.cli.sources import asked
-from phalanx.cli.surroundings import check_binding
 from phalanx.cli.values import Values, check_meeting, fields_of, policy_of
 from phalanx.cli.words import CommandLine
+from phalanx.cli.worker_values import check_binding
 
 __all__ = ["check_further"]
 

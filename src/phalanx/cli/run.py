@@ -51,9 +51,9 @@ def run_line(line: CommandLine) -> int:
         return 0
     found = asked(line, os.environ)
     if line.given.keys() & LOOKING:
-        from phalanx.cli import looking
+        from phalanx.cli import preview
 
-        return looking.main(found)
+        return preview.main(found)
     values = fields_of(found)
     for name in OURS_ALONE:  # workers inherit what is left here
         os.environ.pop(name, None)

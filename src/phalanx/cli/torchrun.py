@@ -232,10 +232,10 @@ def run(args: Any) -> None:
 
 def _look(args: Any) -> None:
     """Print what ``--print-config`` and ``--dry-run`` print."""
-    from phalanx.cli import looking
+    from phalanx.cli import preview
 
     try:
-        looking.main(_asked(args))
+        preview.main(_asked(args))
     except (UsageError, TypeError) as mistake:
         raise ValueError(str(mistake)) from None
 

@@ -134,7 +134,7 @@ def fields_of(asked: Asked, *, makes_folder: bool = True) -> dict[str, Any]:
         for sentence in slips(values.environ):
             warn(sentence)
     if values["numa_binding"] is not None:
-        from phalanx.cli.surroundings import check_binding
+        from phalanx.cli.worker_values import check_binding
 
         check_binding(fields, values.origins["numa_binding"])
     if makes_folder:
@@ -204,14 +204,14 @@ def _place(path: str) -> str:
         return ", and the current folder has been deleted"
 
 
-def _surroundings(values: Values) -> dict[str, Any]:
+def _worker_fields(values: Values) -> dict[str, Any]:
     """Return how many workers there are here, and what they find: devices, interpreter, terminal."""
     is_plain = isinstance(values["nproc_per_node"], int) and not values.given.intersection(_AROUND_WORKERS)
     if is_plain and values["no_python"] and not values["run_path"]:
         return {"nproc": values["nproc_per_node"]}
-    from phalanx.cli.surroundings import fields_of_surroundings
+    from phalanx.cli.worker_values import worker_fields
 
-    return fields_of_surroundings(values)
+    return worker_fields(values)
 
 
 _AROUND_WORKERS = ("debug_rank", "devices", "omp_threads", "python", "virtual_local_rank")
@@ -321,7 +321,7 @@ _POLICY = {
 
 _THEMES: tuple[Callable[[Values], dict[str, Any]], ...] = (
     _program,
-    _surroundings,
+    _worker_fields,
     _stopping,
     _nodes,
     _restarts,

@@ -1,6 +1,6 @@
-"""What happens to a job: typed happenings, how it stands, and torchelastic's events.
+"""What happens to a job: typed job events, how it stands, and torchelastic's events.
 
-``phalanx.events.job`` has the happenings. Names load on first use: an agent that nobody looks at pays for none.
+``phalanx.events.job`` has the job events. Names load on first use: an agent that nobody looks at pays for none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from phalanx.events.handlers import UnknownDestination as UnknownDestination
     from phalanx.events.handlers import add_handler as add_handler
     from phalanx.events.handlers import get_logging_handler as get_logging_handler
-    from phalanx.events.job import Happening as Happening
+    from phalanx.events.job import JobEvent as JobEvent
     from phalanx.events.lines import from_line as from_line
     from phalanx.events.lines import to_line as to_line
     from phalanx.events.making import EventMaker as EventMaker
@@ -33,7 +33,7 @@ __getattr__, __dir__, __all__ = lazy.names(
     {
         "phalanx.events.event": "Event EventMetadataValue EventSource NodeState RdzvEvent",
         "phalanx.events.handlers": "UnknownDestination add_handler get_logging_handler",
-        "phalanx.events.job": "Happening",
+        "phalanx.events.job": "JobEvent",
         "phalanx.events.lines": "from_line to_line",
         "phalanx.events.making": "EventMaker",
         "phalanx.events.recording": "construct_and_record_rdzv_event record record_rdzv_event",

@@ -10,9 +10,9 @@ from phalanx.records import Struct
 
 __all__ = [
     "CheckpointSaved",
-    "Happening",
-    "HappeningsDropped",
+    "EventsDropped",
     "JobEnded",
+    "JobEvent",
     "JobStarted",
     "RestartDecided",
     "RoundEnded",
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-class Happening(Struct, kw_only=True):
+class JobEvent(Struct, kw_only=True):
     """Base of them all.
 
     >>> WaitingFor(at_ns=1_700_000_000_000_000_000, sentence="1 more node")
@@ -39,7 +39,7 @@ class Happening(Struct, kw_only=True):
     """When this agent learned of it: wall time of its host, nanoseconds since the epoch."""
 
 
-class JobStarted(Happening, kw_only=True):
+class JobStarted(JobEvent, kw_only=True):
     """The agent of this node begins its part in the job.
 
     >>> JobStarted(
@@ -64,7 +64,7 @@ class JobStarted(Happening, kw_only=True):
     """The agent's."""
 
 
-class RoundOpened(Happening, kw_only=True):
+class RoundOpened(JobEvent, kw_only=True):
     """A round is open, the first that this node can be in: nodes meet.
 
     >>> RoundOpened(at_ns=0, round=1).reason
@@ -75,7 +75,7 @@ class RoundOpened(Happening, kw_only=True):
     reason: str = ""
 
 
-class WaitingFor(Happening, kw_only=True):
+class WaitingFor(JobEvent, kw_only=True):
     """No workers run here, because somebody or something is waited for.
 
     >>> WaitingFor(at_ns=0, sentence="2 of 4 nodes are here").sentence
@@ -85,7 +85,7 @@ class WaitingFor(Happening, kw_only=True):
     sentence: str
 
 
-class RoundSettled(Happening, kw_only=True):
+class RoundSettled(JobEvent, kw_only=True):
     """A round is agreed on; this node's workers are about to start.
 
     >>> RoundSettled(
@@ -116,7 +116,7 @@ class RoundSettled(Happening, kw_only=True):
     """Since this node had no round."""
 
 
-class WorkersStarted(Happening, kw_only=True):
+class WorkersStarted(JobEvent, kw_only=True):
     """Workers of this node run: all of a round, or one alone after its single restart.
 
     >>> WorkersStarted(at_ns=0, round=1, pids={0: 71, 1: 72}).pids[1]
@@ -128,7 +128,7 @@ class WorkersStarted(Happening, kw_only=True):
     """Local rank → process id."""
 
 
-class WorkerProgress(Happening, kw_only=True):
+class WorkerProgress(JobEvent, kw_only=True):
     """Workers of this node have come further: at most once a second, the furthest step.
 
     >>> WorkerProgress(at_ns=0, step=1000).step
@@ -138,7 +138,7 @@ class WorkerProgress(Happening, kw_only=True):
     step: int
 
 
-class CheckpointSaved(Happening, kw_only=True):
+class CheckpointSaved(JobEvent, kw_only=True):
     """A worker of this node told that a checkpoint is complete.
 
     >>> CheckpointSaved(at_ns=0, step=500).step
@@ -148,7 +148,7 @@ class CheckpointSaved(Happening, kw_only=True):
     step: int
 
 
-class SignalPassedOn(Happening, kw_only=True):
+class SignalPassedOn(JobEvent, kw_only=True):
     """A signal that stops nothing was passed to this node's workers.
 
     >>> SignalPassedOn(at_ns=0, signal=10).signal
@@ -158,7 +158,7 @@ class SignalPassedOn(Happening, kw_only=True):
     signal: int
 
 
-class StopBegan(Happening, kw_only=True):
+class StopBegan(JobEvent, kw_only=True):
     """This node's workers are asked to stop.
 
     >>> StopBegan(at_ns=0, round=1, signal=15, grace_s=30.0, reason="SIGTERM").grace_s
@@ -173,7 +173,7 @@ class StopBegan(Happening, kw_only=True):
     """The line that the agent printed of it."""
 
 
-class WorkerEnded(Happening, kw_only=True):
+class WorkerEnded(JobEvent, kw_only=True):
     """A worker of this node has ended, or could not be started.
 
     >>> WorkerEnded(at_ns=0, round=1, rank=3, local_rank=1, pid=72, exit_code=-9).exit_code
@@ -192,7 +192,7 @@ class WorkerEnded(Happening, kw_only=True):
     why_not_started: str = ""
 
 
-class WorkerFailed(Happening, kw_only=True):
+class WorkerFailed(JobEvent, kw_only=True):
     """How a worker of this node failed, once what it left is read; comes after its ``WorkerEnded``.
 
     >>> WorkerFailed(at_ns=0, round=1, rank=3, local_rank=1, pid=72, exit_code=1, message="ValueError: no").message
@@ -215,7 +215,7 @@ class WorkerFailed(Happening, kw_only=True):
     """Nothing was wrong with it before it was asked to stop."""
 
 
-class RoundEnded(Happening, kw_only=True):
+class RoundEnded(JobEvent, kw_only=True):
     """No process of the round is left on this node.
 
     >>> RoundEnded(at_ns=0, round=1, outcome="succeeded").outcome
@@ -227,7 +227,7 @@ class RoundEnded(Happening, kw_only=True):
     """``succeeded``, ``failed``, or ``stopped`` where workers were ended that had not failed."""
 
 
-class RestartDecided(Happening, kw_only=True):
+class RestartDecided(JobEvent, kw_only=True):
     """There is another round, or, with ``local_rank``, another life of one worker beside others that run on.
 
     >>> RestartDecided(at_ns=0, round=2, reason="rank 1 failed", is_charged=True, restart_count=1, left=2).left
@@ -246,7 +246,7 @@ class RestartDecided(Happening, kw_only=True):
     local_rank: int | None = None
 
 
-class JobEnded(Happening, kw_only=True):
+class JobEnded(JobEvent, kw_only=True):
     """This agent's part in the job is over. Always the last.
 
     >>> JobEnded(at_ns=0, ending="succeeded", exit_code=0).exit_code
@@ -263,10 +263,10 @@ class JobEnded(Happening, kw_only=True):
     """The first failure, perhaps of another node."""
 
 
-class HappeningsDropped(Happening, kw_only=True):
+class EventsDropped(JobEvent, kw_only=True):
     """So many are missing here, because nobody took them in time.
 
-    >>> HappeningsDropped(at_ns=0, count=12).count
+    >>> EventsDropped(at_ns=0, count=12).count
     12
     """
 

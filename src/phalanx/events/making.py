@@ -1,4 +1,4 @@
-"""torchelastic's events of a job, made from its happenings. Pure.
+"""torchelastic's events of a job, made from its job events. Pure.
 
 Names, fields and moments are torchelastic's: ``RENDEZVOUS`` of the agent when a round has settled, ``START`` of each
 worker, and at the end of the job how each worker of the last round ended, and the agent. Unlike there, ``timestamp``
@@ -12,8 +12,8 @@ import json
 
 from phalanx.events.event import Event, EventMetadataValue, EventSource
 from phalanx.events.job import (
-    Happening,
     JobEnded,
+    JobEvent,
     JobStarted,
     RoundSettled,
     WorkerEnded,
@@ -93,7 +93,7 @@ class EventMaker:
 
     >>> from phalanx.events import job
     >>> maker = EventMaker(entry_point="train")
-    >>> [event] = maker.from_happening(job.JobEnded(at_ns=5_000_000, ending="succeeded", exit_code=0))
+    >>> [event] = maker.from_job_event(job.JobEnded(at_ns=5_000_000, ending="succeeded", exit_code=0))
     >>> event.name, event.timestamp, event.metadata["state"]
     ('torchelastic.worker.status.SUCCEEDED', 5, 'SUCCEEDED')
     """
@@ -108,31 +108,31 @@ class EventMaker:
         self._ended: dict[int, WorkerEnded] = {}
         self._failed: dict[int, WorkerFailed] = {}
 
-    def from_happening(self, happening: Happening) -> list[Event]:
+    def from_job_event(self, job_event: JobEvent) -> list[Event]:
         """The events that this is for torchelastic: none, one, or one for each worker.
 
         >>> from phalanx.events import job
-        >>> EventMaker().from_happening(job.WaitingFor(at_ns=0, sentence="1 of 2 nodes is here"))
+        >>> EventMaker().from_job_event(job.WaitingFor(at_ns=0, sentence="1 of 2 nodes is here"))
         []
         """
-        if isinstance(happening, JobStarted):
-            self._started = happening
-        elif isinstance(happening, RoundSettled):
-            self._round, self._restarts = happening, happening.restart_count
+        if isinstance(job_event, JobStarted):
+            self._started = job_event
+        elif isinstance(job_event, RoundSettled):
+            self._round, self._restarts = job_event, job_event.restart_count
             self._pids, self._ended, self._failed = {}, {}, {}
-            return [self._of_agent("RENDEZVOUS", happening, duration_ms=happening.waited_s * 1000)]
-        elif isinstance(happening, WorkersStarted):
-            self._pids |= happening.pids
-            for local_rank in happening.pids:
+            return [self._of_agent("RENDEZVOUS", job_event, duration_ms=job_event.waited_s * 1000)]
+        elif isinstance(job_event, WorkersStarted):
+            self._pids |= job_event.pids
+            for local_rank in job_event.pids:
                 self._ended.pop(local_rank, None)
                 self._failed.pop(local_rank, None)
-            return [self._of_worker("START", one, happening) for one in sorted(happening.pids)]
-        elif isinstance(happening, WorkerEnded):
-            self._ended[happening.local_rank] = happening
-        elif isinstance(happening, WorkerFailed):
-            self._failed[happening.local_rank] = happening
-        elif isinstance(happening, JobEnded):
-            return [*self._workers_ends(happening), self._agents_end(happening)]
+            return [self._of_worker("START", one, job_event) for one in sorted(job_event.pids)]
+        elif isinstance(job_event, WorkerEnded):
+            self._ended[job_event.local_rank] = job_event
+        elif isinstance(job_event, WorkerFailed):
+            self._failed[job_event.local_rank] = job_event
+        elif isinstance(job_event, JobEnded):
+            return [*self._workers_ends(job_event), self._agents_end(job_event)]
         return []
 
     def _workers_ends(self, end: JobEnded) -> list[Event]:
@@ -162,18 +162,18 @@ class EventMaker:
     def _of_agent(
         self,
         state: str,
-        happening: Happening,
+        job_event: JobEvent,
         *,
         raw_error: str | None = None,
         duration_ms: float | None = None,
     ) -> Event:
-        return self._event(state, EventSource.AGENT, happening, raw_error=raw_error, duration_ms=duration_ms)
+        return self._event(state, EventSource.AGENT, job_event, raw_error=raw_error, duration_ms=duration_ms)
 
     def _of_worker(
         self,
         state: str,
         local_rank: int,
-        happening: Happening,
+        job_event: JobEvent,
         *,
         exit_code: int | None = None,
         raw_error: str | None = None,
@@ -190,13 +190,13 @@ class EventMaker:
             pid=pid,
             exit_code=exit_code,
         )
-        return self._event(state, EventSource.WORKER, happening, worker=about, raw_error=raw_error)
+        return self._event(state, EventSource.WORKER, job_event, worker=about, raw_error=raw_error)
 
     def _event(
         self,
         state: str,
         source: EventSource,
-        happening: Happening,
+        job_event: JobEvent,
         *,
         worker: WorkerFacts | None = None,
         raw_error: str | None = None,
@@ -204,11 +204,11 @@ class EventMaker:
     ) -> Event:
         started, settled = self._started, self._round
         run_id = None if started is None else started.run_id
-        since_ns = 0 if started is None else happening.at_ns - started.at_ns
+        since_ns = 0 if started is None else job_event.at_ns - started.at_ns
         return status_event(
             state,
             source,
-            at_ns=happening.at_ns,
+            at_ns=job_event.at_ns,
             run_id=run_id if settled is None else settled.run_id,
             role=None if started is None else started.role,
             host=None if started is None else started.host,

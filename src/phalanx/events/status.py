@@ -1,4 +1,4 @@
-"""How a job stands on one node, folded from its happenings. Pure."""
+"""How a job stands on one node, folded from its job events. Pure."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class JobStatus(Struct, kw_only=True):
     exit_code: int | None = None
     """As of ``phalanx run``."""
 
-    def after(self, happening: job.Happening) -> JobStatus:
+    def after(self, job_event: job.JobEvent) -> JobStatus:
         """The status when this has happened, too.
 
         >>> JobStatus().after(job.JobEnded(at_ns=0, ending="succeeded", exit_code=0)).phase
         'ended'
         """
-        take = _AFTER.get(type(happening))
-        return self if take is None else changed(self, **take(self, happening))
+        take = _AFTER.get(type(job_event))
+        return self if take is None else changed(self, **take(self, job_event))
 
 
 def _settled(_status: JobStatus, it: job.RoundSettled) -> dict[str, Any]:

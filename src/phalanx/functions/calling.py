@@ -71,7 +71,7 @@ def _answer(answer: AnswerFile, value: object, terms: dict[str, Any], local_rank
     try:
         answer.returned(value, by_value=terms["by_value"])
     except Exception as reason:  # noqa: BLE001 # the user's classes
-        from .culprits import culprit
+        from .unpicklable import culprit
 
         rank = _number("RANK")
         what = culprit(value, "result", reason, by_value=terms["by_value"])

@@ -69,12 +69,12 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 
         watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name)
         spec = watchdog.beside(spec)
-    onlookers = None
+    sinks = None
     if options.event_log_handler != "null" or options.events_file is not None:
-        from phalanx.launcher.onlookers import onlookers_of, together
+        from phalanx.launcher.event_sinks import event_sinks_of, together
 
-        onlookers = onlookers_of(options)
-        spec = changed(spec, observe=together(spec.observe, onlookers.observe))
+        sinks = event_sinks_of(options)
+        spec = changed(spec, observe=together(spec.observe, sinks.observe))
     terminal = None
     if options.debug_rank is not None:
         from phalanx.agent.processes.terminal import Terminal
@@ -90,8 +90,8 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         logs.discard_if_empty()
         if watchdog is not None:
             watchdog.finish()
-        if onlookers is not None:
-            onlookers.finish()
+        if sinks is not None:
+            sinks.finish()
     if meeting.forget is not None and code not in _MAY_COME_BACK:
         meeting.forget()
     return code

@@ -113,7 +113,7 @@ class RunOptions(Struct, kw_only=True):
     event_log_handler: str = "null"
     """Where torchelastic's events go: the name of a handler of ``phalanx.events``."""
     events_file: str | None = None
-    """Where each happening of this node goes, as a line of JSON."""
+    """Where each job event of this node goes, as a line of JSON."""
     logs_specs: str | None = None
     """The name of a plug-in that lays out the logs."""
     sent_handler: str | None = None

@@ -20,7 +20,7 @@ from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.single.machine import SingleAgent
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, Ending, Verdict
-from phalanx.events.job import Happening, JobStarted
+from phalanx.events.job import JobEvent, JobStarted
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.session import Session
 from phalanx.rendezvous.settings import MembershipSettings
@@ -57,7 +57,7 @@ class SimulatedAgent:
         stops_all: bool = False,
         has_single_restarts: bool = False,
         has_keeper: bool = True,
-        observe: Callable[[Happening], object] | None = None,
+        observe: Callable[[JobEvent], object] | None = None,
     ) -> None:
         self.name = name
         self.node = node
@@ -190,7 +190,7 @@ class SimulatedAgent:
         await session.aclose()
         self._end(verdict, "" if driver.bug is None else _traceback(driver.bug))
 
-    def _make_observer(self, observe: Callable[[Happening], object]) -> JobObserver:
+    def _make_observer(self, observe: Callable[[JobEvent], object]) -> JobObserver:
         settings = self.settings
         started = JobStarted(
             at_ns=0,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.agent.verdict.verdict import Verdict
-from phalanx.events.job import Happening
+from phalanx.events.job import JobEvent
 from phalanx.records import Struct
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stored import NodeRecord, Report, RoundRecord
@@ -122,7 +122,7 @@ class Happened(Struct):
     """What an agent tells who looks on; only in a world that is observed so."""
 
     agent: str
-    happening: Happening
+    job_event: JobEvent
 
 
 class RoundWritten(Struct):

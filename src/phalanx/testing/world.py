@@ -13,7 +13,7 @@ from phalanx.testing.agents import LAG_S, SimulatedAgent
 from phalanx.testing.checkers import all_checkers
 from phalanx.testing.checking import Checker, Violation
 from phalanx.testing.faults import Faults
-from phalanx.testing.happenings import HappeningsAreCoherent
+from phalanx.testing.job_events import JobEventsAreCoherent
 from phalanx.testing.network import Network
 from phalanx.testing.nodes import Node
 from phalanx.testing.observer import Observer
@@ -79,7 +79,7 @@ class World:
         self.checkers = all_checkers(self.scenario.limits) if checkers is None else checkers
         self._observes = observes
         if observes:
-            self.checkers = [*self.checkers, HappeningsAreCoherent()]
+            self.checkers = [*self.checkers, JobEventsAreCoherent()]
         for checker in self.checkers:
             self.trace.listen(checker.see)
 

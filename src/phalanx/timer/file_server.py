@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from phalanx.timer import debug_info
-from phalanx.timer.book import TimerBook
+from phalanx.timer.countdowns import TimerBook
 from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest, read_line
 
 __all__ = ["FileTimerServer"]

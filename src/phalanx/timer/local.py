@@ -9,8 +9,8 @@ import signal
 import time
 from typing import Any
 
-from phalanx.timer.book import TimerBook
 from phalanx.timer.client import TimerClient
+from phalanx.timer.countdowns import TimerBook
 from phalanx.timer.requests import TimerRequest
 from phalanx.timer.server import RequestQueue, TimerServer
 

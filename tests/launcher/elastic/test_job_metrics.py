@@ -30,13 +30,13 @@ def settled(at_s: int, restart_count: int) -> job.RoundSettled:
     )
 
 
-def put(*happenings: job.Happening, max_restarts: int = 3) -> dict[str, int]:
+def put(*job_events: job.JobEvent, max_restarts: int = 3) -> dict[str, int]:
     """The last number under each name."""
     numbers = JobMetrics("trainer", max_restarts=max_restarts)
-    return {name: value for one in happenings for name, value in numbers.of(one)}
+    return {name: value for one in job_events for name, value in numbers.of(one)}
 
 
-def started() -> job.Happening:
+def started() -> job.JobEvent:
     settings: dict[str, Any] = {
         "name": "x",
         "role": "trainer",

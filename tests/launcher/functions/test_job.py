@@ -16,7 +16,7 @@ import pytest
 from tests.system.launch import LIMIT_S
 
 import phalanx
-from phalanx.events import job as happenings
+from phalanx.events import job as job_events
 from phalanx.events.status import JobStatus
 
 pytestmark = pytest.mark.system
@@ -99,7 +99,7 @@ def test_who_watches_hears_of_progress_when_it_is_made(tmp_path: Path) -> None:
 def test_each_of_several_watchers_sees_every_change_beside_one_that_waits() -> None:
     # Each of them may be the one that reads what has come; the others are to hear of it nevertheless.
     seen: list[list[JobStatus]] = [[] for _ in range(4)]
-    heard: list[happenings.Happening] = []
+    heard: list[job_events.JobEvent] = []
     with phalanx.start(failing_once(), nproc=2, max_restarts=1) as job:
         watches = [job.watch(LIMIT_S) for _ in seen]
         threads = [
@@ -107,7 +107,7 @@ def test_each_of_several_watchers_sees_every_change_beside_one_that_waits() -> N
                 threading.Thread(target=lambda one=one, watch=watch: one.extend(watch))
                 for one, watch in zip(seen, watches, strict=True)
             ),
-            threading.Thread(target=lambda: job.wait(LIMIT_S, on_happening=heard.append)),
+            threading.Thread(target=lambda: job.wait(LIMIT_S, on_event=heard.append)),
         ]
         for thread in threads:
             thread.start()
@@ -115,7 +115,7 @@ def test_each_of_several_watchers_sees_every_change_beside_one_that_waits() -> N
             thread.join(LIMIT_S)
     assert seen[0][-1].phase == "ended"
     assert [one == seen[0] for one in seen] == [True] * 4
-    assert isinstance(heard[-1], happenings.JobEnded)
+    assert isinstance(heard[-1], job_events.JobEnded)
     folded = JobStatus()
     for one in heard:
         folded = folded.after(one)
@@ -218,17 +218,17 @@ def test_watchers_leave_no_descriptor() -> None:
         for _ in range(3):
             for _ in job.watch(LIMIT_S):
                 break
-        job.wait(0.0, on_happening=lambda _: None)
+        job.wait(0.0, on_event=lambda _: None)
         assert sorted(os.listdir("/proc/self/fd")) == before
 
 
 def test_wait_hands_out_what_happens() -> None:
-    seen: list[happenings.Happening] = []
+    seen: list[job_events.JobEvent] = []
     with phalanx.start(failing_once(), nproc=2, max_restarts=1) as job:
-        assert job.wait(LIMIT_S, on_happening=seen.append)
+        assert job.wait(LIMIT_S, on_event=seen.append)
     kinds = [type(one) for one in seen]
-    assert kinds.count(happenings.RestartDecided) == 1
-    assert kinds[-1] is happenings.JobEnded
+    assert kinds.count(job_events.RestartDecided) == 1
+    assert kinds[-1] is job_events.JobEnded
 
 
 def test_a_watcher_takes_no_time_of_the_processor_while_nothing_happens() -> None:

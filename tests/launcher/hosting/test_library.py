@@ -932,7 +932,7 @@ def test_the_program_imports_little_for_it(tmp_path: Path) -> None:
     modules, done = imported_by("-c", "from phalanx.launcher import start", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (
-        "phalanx.launcher.hosting.outlook" in modules
+        "phalanx.launcher.hosting.event_pipe" in modules
     )  # library's own line is not there: importlib.import_module has none
     assert not denied(modules) | modules & {"asyncio", "argparse", "logging", "phalanx.agent.node"}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.events import from_line, job
-from phalanx.testing.happenings import HappeningsAreCoherent
+from phalanx.testing.job_events import JobEventsAreCoherent
 from phalanx.testing.trace import Happened
 
 pytestmark = pytest.mark.system
@@ -127,7 +127,7 @@ def test_what_agents_with_such_a_handler_tell_is_coherent(agents: list[Agent], t
     assert [agent.ended() for agent in agents] == [0, 0], [agent.lines for agent in agents]
     for file in files:
         told = [from_line(line) for line in file.read_text().splitlines()]
-        checker = HappeningsAreCoherent()
+        checker = JobEventsAreCoherent()
         for one in told:
             assert one is not None
             checker.see(0.0, Happened("agent", one))

@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.elastic.accounts import AgentAccounts
 from phalanx.agent.elastic.meeting import Meeting
 from phalanx.agent.elastic.signals import RaisingSignals, signals_to_handle
+from phalanx.agent.elastic.telemetry import AgentAccounts
 from phalanx.agent.elastic.worker_group import RunResult, Worker, WorkerGroup, WorkerState
 from phalanx.logger import get_logger
 from phalanx.metrics import prof, put_metric

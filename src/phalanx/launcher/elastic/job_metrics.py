@@ -1,7 +1,7 @@
 """torchelastic's metrics of an agent, made from what a hosted agent tells. Pure: names and numbers, no clock.
 
 The agent does not run torchelastic's methods; a number stands under the name of the method that does the same there.
-Durations are those that the happenings' times give.
+Durations are those that the job events' times give.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOCAL = "LocalElasticAgent"
 
 
 class JobMetrics:
-    """Remembers what a number needs of earlier happenings. One for each job.
+    """Remembers what a number needs of earlier job events. One for each job.
 
     >>> numbers = JobMetrics("default", max_restarts=3)
     >>> numbers.of(job.JobEnded(at_ns=0, ending="succeeded", exit_code=0))[:2]
@@ -32,27 +32,27 @@ class JobMetrics:
         self._stopping_ns: int | None = None
         self._restarting_ns: int | None = None
 
-    def of(self, happening: job.Happening) -> Numbers:
-        """The numbers to put for a happening, in order."""
-        match happening:
+    def of(self, job_event: job.JobEvent) -> Numbers:
+        """The numbers to put for a job event, in order."""
+        match job_event:
             case job.JobStarted():
-                self._began_ns = happening.at_ns
+                self._began_ns = job_event.at_ns
             case job.RoundSettled():
-                self._settled_ns = happening.at_ns
-                self._used = happening.restart_count
-                return _done(f"{_AGENT}._rendezvous", round(happening.waited_s * 1e9))
+                self._settled_ns = job_event.at_ns
+                self._used = job_event.restart_count
+                return _done(f"{_AGENT}._rendezvous", round(job_event.waited_s * 1e9))
             case job.WorkersStarted():
-                return self._started(happening.at_ns)
+                return self._started(job_event.at_ns)
             case job.StopBegan():
-                self._stopping_ns = happening.at_ns
+                self._stopping_ns = job_event.at_ns
             case job.RoundEnded():
-                return self._stopped(happening.at_ns)
+                return self._stopped(job_event.at_ns)
             case job.RestartDecided():
-                self._restarting_ns = happening.at_ns
-                self._used = happening.restart_count
-                return [*self._state("failed" if happening.is_charged else "healthy")]
+                self._restarting_ns = job_event.at_ns
+                self._used = job_event.restart_count
+                return [*self._state("failed" if job_event.is_charged else "healthy")]
             case job.JobEnded():
-                return self._ended(happening)
+                return self._ended(job_event)
         return []
 
     @property

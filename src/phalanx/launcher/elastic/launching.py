@@ -26,7 +26,7 @@ from phalanx.records import changed
 
 if TYPE_CHECKING:
     from phalanx.agent.elastic import HealthCheckServer
-    from phalanx.events.job import Happening
+    from phalanx.events.job import JobEvent
     from phalanx.launcher.hosting.outcome import Outcome
     from phalanx.launcher.options import RunOptions
 
@@ -162,7 +162,7 @@ def _launch(
 
         options = changed(options, **program_of(entrypoint, arguments_of(args)))
         record = _Recorder(config, entrypoint)
-        outcome = wait_in_foreground(start(options), options, on_happening=record)
+        outcome = wait_in_foreground(start(options), options, on_event=record)
         _raise_failure(outcome, options.entrypoint)
         return dict.fromkeys(record.ranks)
     from phalanx.launcher.functions.function_job import FunctionJob
@@ -178,7 +178,7 @@ def _launch(
         args_by_local_rank=_own_arguments(args, options.nproc),
     )
     with contextlib.closing(job):
-        outcome = wait_in_foreground(job.agent, options, on_happening=record)
+        outcome = wait_in_foreground(job.agent, options, on_event=record)
         cause = None if outcome.verdict is None else outcome.verdict.cause
         _raise_failure(outcome, name, caused_by=None if cause is None else job.raised(cause.rank))
         return {rank: value for rank, value in sorted(job.returned().items()) if rank in record.ranks}
@@ -190,7 +190,7 @@ def _own_arguments(args: list[Any], nproc: int) -> dict[int, tuple[Any, ...]] | 
 
 
 class _Recorder:
-    """Takes happenings: records torchelastic's events and metrics of them, and remembers this node's ranks."""
+    """Takes job events: records torchelastic's events and metrics of them, and remembers this node's ranks."""
 
     def __init__(self, config: LaunchConfig, entrypoint: str) -> None:
         from phalanx.events import EventMaker
@@ -202,16 +202,16 @@ class _Recorder:
         self._events = EventMaker(entry_point=entrypoint, rdzv_backend=config.rdzv_backend)
         self._metrics = JobMetrics(config.role, max_restarts=config.max_restarts)
 
-    def __call__(self, happening: Happening) -> None:
+    def __call__(self, job_event: JobEvent) -> None:
         from phalanx.events import record
         from phalanx.events.job import RoundSettled
         from phalanx.metrics import put_metric
 
-        if isinstance(happening, RoundSettled):
-            self.ranks = happening.ranks
-        for name, value in self._metrics.of(happening):
+        if isinstance(job_event, RoundSettled):
+            self.ranks = job_event.ranks
+        for name, value in self._metrics.of(job_event):
             self._handed(put_metric, name, value)
-        for event in self._events.from_happening(happening):
+        for event in self._events.from_job_event(job_event):
             self._handed(record, event, self._destination)
 
     def _handed(self, hand: Callable[..., None], *what: Any) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from phalanx.agent.verdict.verdict import Ending
-from phalanx.events.job import Happening
+from phalanx.events.job import JobEvent
 from phalanx.events.status import JobStatus
 from phalanx.launcher.functions.failure import raised_by
 from phalanx.launcher.functions.function_job import FunctionJob
@@ -86,14 +86,14 @@ class Job(Generic[R]):
         self,
         timeout_s: float | None = None,
         *,
-        on_happening: Callable[[Happening], object] | None = None,
+        on_event: Callable[[JobEvent], object] | None = None,
     ) -> bool:
         """Wait for the end, whatever it is; False when ``timeout_s`` was not enough, and the job goes on.
 
-        ``on_happening`` is called here with each happening as it comes (``phalanx.events.job``); what it raises is
-        raised, and the job goes on. Each happening is handed out once, to whoever asks first.
+        ``on_event`` is called here with each job event as it comes (``phalanx.events.job``); what it raises is
+        raised, and the job goes on. Each job event is handed out once, to whoever asks first.
         """
-        return self.agent.wait(timeout_s, on_happening=on_happening) is not None
+        return self.agent.wait(timeout_s, on_event=on_event) is not None
 
     def result(self, timeout_s: float | None = None) -> LaunchResult[R]:
         """Wait for the end, and return the values of all ranks.

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import IO, Any
 
-from phalanx.functions.culprits import culprit
 from phalanx.functions.orders import terms_of
 from phalanx.functions.pickling import Nowhere, dump
+from phalanx.functions.unpicklable import culprit
 
 __all__ = ["check_kind", "name_of", "write_order"]
 

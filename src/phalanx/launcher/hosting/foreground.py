@@ -17,7 +17,7 @@ from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Fail
 
 if TYPE_CHECKING:
     from phalanx.errors import ProcessFailure
-    from phalanx.events.job import Happening
+    from phalanx.events.job import JobEvent
     from phalanx.launcher.hosting.library import AgentProcess
     from phalanx.launcher.hosting.outcome import Outcome
     from phalanx.launcher.options import RunOptions
@@ -29,16 +29,16 @@ def wait_in_foreground(
     agent: AgentProcess,
     options: RunOptions,
     *,
-    on_happening: Callable[[Happening], object] | None = None,
+    on_event: Callable[[JobEvent], object] | None = None,
 ) -> Outcome:
     """Wait for the end of agent and job. Stop signals to this program stop the job, those that are passed on reach it.
 
     That needs the main thread; from another one signals are left as they are. The program's handlers are back when this
     returns. A signal that the program ignores stays ignored, and one that only warns goes to the program's own handler
-    if it has one. ``on_happening`` is as of ``AgentProcess.wait``. Whatever raises here, the job is stopped before.
+    if it has one. ``on_event`` is as of ``AgentProcess.wait``. Whatever raises here, the job is stopped before.
     """
     with agent, _forwarded(agent, options.stop_signals, options.pass_signals):
-        outcome = agent.wait(on_happening=on_happening)
+        outcome = agent.wait(on_event=on_event)
     assert outcome is not None, "there was no limit"
     return outcome
 

@@ -74,10 +74,11 @@ def _item_kinds(kind: Any, count: int) -> list[Any] | None:
     return list(kinds) if len(kinds) == count else None
 
 
-def _one_of(value: Any, kind: Any, otherwise: Exception) -> Any:
+def _one_of(value: Any, kind: Any, complaint: type[Exception], otherwise: str) -> Any:
     if any(type(value) is type(one) and value == one for one in get_args(kind)):
         return value
-    raise otherwise
+    # Made here: an exception that a frame knows by name keeps that frame, and all above it, until the next collection.
+    raise complaint(otherwise)
 
 
 def _name(kind: Any) -> str:
@@ -116,7 +117,7 @@ def _write(value: Any, kind: Any, where: str) -> Any:
 
 def _write_other(value: Any, kind: Any, origin: Any, where: str, wrong: str) -> Any:
     if origin is Literal:
-        return _one_of(value, kind, TypeError(wrong))
+        return _one_of(value, kind, TypeError, wrong)
     if origin in _MAPPINGS and isinstance(value, collections.abc.Mapping):
         of_key, of_value = get_args(kind)
         return [
@@ -172,7 +173,7 @@ def _read_record(value: Any, kind: type[Struct], where: str, wrong: str) -> Stru
 
 def _read_other(value: Any, kind: Any, origin: Any, where: str, wrong: str) -> Any:
     if origin is Literal:
-        return _one_of(value, kind, ValueError(wrong))
+        return _one_of(value, kind, ValueError, wrong)
     if not isinstance(value, list):
         raise ValueError(wrong)  # noqa: TRY004 # as above
     if origin in _MAPPINGS:

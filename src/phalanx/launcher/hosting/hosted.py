@@ -2,7 +2,7 @@
 
 It is handed four descriptors: a nameless file that holds the ``RunOptions`` and takes the ``Outcome``; a socket on
 which the host writes numbers of signals, one byte each, and whose end is the host's; the host's pidfd, because a
-forked child of the host may hold that socket open when the host is dead; and a pipe for happenings, or -1 if the host
+forked child of the host may hold that socket open when the host is dead; and a pipe for job events, or -1 if the host
 wants none. None of them reaches a worker.
 """
 
@@ -21,15 +21,15 @@ from typing import TYPE_CHECKING, NoReturn
 
 from phalanx.agent.spec import Ended
 from phalanx.agent.verdict.verdict import EX_BUG, EX_UNAVAILABLE, EX_USAGE, Ending
+from phalanx.launcher.hosting.event_pipe import EventsOut
 from phalanx.launcher.hosting.handover import from_json, to_json
 from phalanx.launcher.hosting.outcome import BY_PROGRAM, LastWords, Outcome
-from phalanx.launcher.hosting.outlook import HappeningsOut
 from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import has_ended
 
 if TYPE_CHECKING:
-    from phalanx.events.job import Happening
+    from phalanx.events.job import JobEvent
 
 __all__ = ["HostLink", "command"]
 
@@ -39,7 +39,7 @@ SECRET = "PHALANX_SECRET"  # the agents', and workers would inherit it
 class HostLink:
     """The agent's connection to its host; a ``phalanx.agent.spec.Host``."""
 
-    def __init__(self, link: int, host_pidfd: int, handover: NamelessFile, happenings: int = -1) -> None:
+    def __init__(self, link: int, host_pidfd: int, handover: NamelessFile, job_events: int = -1) -> None:
         """``host_pidfd`` is -1 where the system has no pidfds."""
         self.is_gone = False
         self.is_in_use = False
@@ -49,7 +49,7 @@ class HostLink:
         self._link.setblocking(False)
         self._host_pidfd = host_pidfd
         self._handover = handover
-        self._happenings = HappeningsOut(happenings) if happenings >= 0 else None
+        self._events = EventsOut(job_events) if job_events >= 0 else None
         self._either = select.epoll()
         for fd in (link, host_pidfd):
             if fd >= 0:
@@ -76,9 +76,9 @@ class HostLink:
         return tuple(one for one in signed if abs(one) in signal.valid_signals())
 
     @property
-    def observe(self) -> Callable[[Happening], object] | None:
-        """What takes happenings for the host, if it wants them."""
-        return None if self._happenings is None else self._happenings.put
+    def observe(self) -> Callable[[JobEvent], object] | None:
+        """What takes job events for the host, if it wants them."""
+        return None if self._events is None else self._events.put
 
     def told(self, ended: Ended) -> None:
         """Hand the outcome to the host."""
@@ -94,9 +94,9 @@ class HostLink:
 
     def tell(self, outcome: Outcome) -> None:
         """Write the outcome into the file that the host reads when we have ended. Never raises."""
-        left = "" if self._happenings is None else self._happenings.left()
+        left = "" if self._events is None else self._events.left()
         try:
-            self._handover.write(to_json(LastWords(outcome=outcome, happenings=left)).encode())
+            self._handover.write(to_json(LastWords(outcome=outcome, job_events=left)).encode())
         except (OSError, TypeError):  # no memory: our exit code has to do
             traceback.print_exc()
         self.has_told = True
@@ -113,12 +113,12 @@ def command() -> NoReturn:
     # That of the thread that started us; the program may block signals there for its own ends.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.environ.pop(SECRET, None)
-    file, link, host_pidfd, happenings = map(int, sys.argv[1:5])
-    for fd in (file, link, host_pidfd, happenings):
+    file, link, host_pidfd, job_events = map(int, sys.argv[1:5])
+    for fd in (file, link, host_pidfd, job_events):
         if fd >= 0:
             os.set_inheritable(fd, False)
     handover = NamelessFile.of(file)
-    host = HostLink(link, host_pidfd, handover, happenings)
+    host = HostLink(link, host_pidfd, handover, job_events)
     try:
         code = _serve(host, handover)
     except BaseException:  # noqa: BLE001 # the process's border: the record is what is left of it

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import IO, Any, Self
 
-from phalanx.events.job import Happening
+from phalanx.events.job import JobEvent
 from phalanx.events.status import JobStatus
 from phalanx.launcher.hosting.descriptors import (
     above_standard,
@@ -33,9 +33,9 @@ from phalanx.launcher.hosting.descriptors import (
     readable,
     watched,
 )
+from phalanx.launcher.hosting.event_pipe import EventsIn, Subscriber
 from phalanx.launcher.hosting.handover import from_json, to_json
 from phalanx.launcher.hosting.outcome import BY_PROGRAM, LastWords, Outcome, without_a_word
-from phalanx.launcher.hosting.outlook import HappeningsIn, Subscriber
 from phalanx.launcher.hosting.watching import AsyncWatch, Watch
 from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
@@ -66,7 +66,7 @@ def start(
 
     ``env`` is the whole environment of agent and workers, by default this program's; ``stdout`` and ``stderr`` take
     what workers and agent print: a descriptor, a file, ``subprocess.DEVNULL``, or None for this program's own. Standard
-    input is empty. Without ``observe`` the agent tells nothing but its end: ``happenings`` and ``status`` know no more.
+    input is empty. Without ``observe`` the agent tells nothing but its end: ``events`` and ``status`` know no more.
     Raises ``TypeError`` for a value in ``options`` of another type than its field's, ``ValueError``
     for ``subprocess.PIPE`` (nobody would read it), and ``OSError`` when no process can be started.
 
@@ -95,14 +95,14 @@ def start(
         if host >= 0:
             after_start.callback(os.close, host)
         received, sent = pipe() if observe else (-1, -1)
-        happenings = HappeningsIn(received)
-        until_started.callback(happenings.close)
+        job_events = EventsIn(received)
+        until_started.callback(job_events.close)
         if sent >= 0:
             after_start.callback(os.close, sent)
         given = (handover.fd, their_link, host, sent)
         process, child = _started(given, _name(options), env=env, cwd=cwd, stdout=stdout, stderr=stderr)
         until_started.pop_all()
-    return AgentProcess(options, process, child, link, handover, happenings)
+    return AgentProcess(options, process, child, link, handover, job_events)
 
 
 def _started(
@@ -154,14 +154,14 @@ class AgentProcess:
         child: Child | None,
         link: socket.socket,
         handover: NamelessFile,
-        happenings: HappeningsIn,
+        job_events: EventsIn,
     ) -> None:
         self._options = options
         self._process = process  # reaps, and knows what to do if we do not
         self._child = child
         self._link = link
         self._handover = handover
-        self._happenings = happenings
+        self._events = job_events
         self._lock = threading.Lock()
         self._outcome: Outcome | None = None
         self._ended_at: float | None = None
@@ -176,18 +176,18 @@ class AgentProcess:
         self,
         timeout_s: float | None = None,
         *,
-        on_happening: Callable[[Happening], object] | None = None,
+        on_event: Callable[[JobEvent], object] | None = None,
     ) -> Outcome | None:
         """Wait for the end of agent and job; None when ``timeout_s`` was not enough, and the job goes on.
 
-        ``on_happening`` is called here with each happening as it comes, ``JobEnded`` last; what it raises is raised,
-        and the job goes on. Each happening is handed out once, to whoever asks first.
+        ``on_event`` is called here with each job event as it comes, ``JobEnded`` last; what it raises is raised,
+        and the job goes on. Each job event is handed out once, to whoever asks first.
         """
         give_up_at = None if timeout_s is None else time.monotonic() + timeout_s
-        told = None if on_happening is None else self._subscribed()
+        told = None if on_event is None else self._subscribed()
         while True:
             awaited = self._awaited(told)
-            self._hand_out(on_happening)
+            self._hand_out(on_event)
             if awaited is None:
                 return self._outcome
             fds, limit_s = awaited
@@ -201,15 +201,15 @@ class AgentProcess:
             if fds[0] not in ready and give_up_at is not None and time.monotonic() >= give_up_at:
                 return None
 
-    async def wait_async(self, *, on_happening: Callable[[Happening], object] | None = None) -> Outcome:
+    async def wait_async(self, *, on_event: Callable[[JobEvent], object] | None = None) -> Outcome:
         """Wait in a running asyncio loop for the end of agent and job. A wait that is cancelled changes nothing.
 
-        ``on_happening`` is called in the loop, as in ``wait``.
+        ``on_event`` is called in the loop, as in ``wait``.
         """
-        told = None if on_happening is None else self._subscribed()
+        told = None if on_event is None else self._subscribed()
         while True:
             awaited = self._awaited(told)
-            self._hand_out(on_happening)
+            self._hand_out(on_event)
             if awaited is None:
                 assert self._outcome is not None, "nothing is awaited"
                 return self._outcome
@@ -227,14 +227,14 @@ class AgentProcess:
         """The same, for ``async for`` in a running asyncio loop."""
         return AsyncWatch(self._subscribed(), self._awaited, _name(self._options), timeout_s)
 
-    def happenings(self) -> list[Happening]:
+    def events(self) -> list[JobEvent]:
         """What has happened since somebody asked last, in order; ``JobEnded`` comes last, once the agent is gone.
 
         Kept are some thousands that nobody asks for; of more the oldest are dropped, and counted in their place.
         """
         self.wait(0.0)
         with self._lock:
-            return self._happenings.take()
+            return self._events.take()
 
     def status(self) -> JobStatus:
         """How the job stands on this node, by all that has happened, whoever took it.
@@ -242,12 +242,12 @@ class AgentProcess:
         >>> from phalanx.cli.run import run_options
         >>> with start(run_options(["--no-python", "false"])) as agent:
         ...     _ = agent.wait()
-        >>> agent.status().workers[0].exit_code, agent.happenings()[-1].ending
+        >>> agent.status().workers[0].exit_code, agent.events()[-1].ending
         (1, 'failed')
         """
         self.wait(0.0)
         with self._lock:
-            return self._happenings.status
+            return self._events.status
 
     def stop(self, signum: int = signal.SIGTERM) -> bool:
         """Stop the job as ``phalanx run`` does at this signal: workers have their grace, then their trees end.
@@ -328,18 +328,18 @@ class AgentProcess:
             except OSError:
                 return False
 
-    def _hand_out(self, on_happening: Callable[[Happening], object] | None) -> None:
-        if on_happening is None:
+    def _hand_out(self, on_event: Callable[[JobEvent], object] | None) -> None:
+        if on_event is None:
             return
         with self._lock:
-            taken = self._happenings.take()
+            taken = self._events.take()
         for one in taken:
-            on_happening(one)
+            on_event(one)
 
     def _subscribed(self) -> Subscriber:
         self.wait(0.0)
         with self._lock:
-            return self._happenings.subscribe()
+            return self._events.subscribe()
 
     def _awaited(self, told: Subscriber | None = None) -> tuple[list[int], float | None] | None:
         """Descriptors to wait for, which are the caller's to close, and for how long at most; None: it is over.
@@ -353,9 +353,9 @@ class AgentProcess:
         with self._lock:
             if self._outcome is not None:
                 return None
-            self._happenings.read()
+            self._events.read()
             if self._child is not None and not has_ended(self._child.fileno()):
-                return copies(self._child.fileno(), self._happenings.fd), None
+                return copies(self._child.fileno(), self._events.fd), None
             last = self._told()
             outcome = None if last is None else last.outcome
             if outcome is None or not outcome.is_complete:
@@ -365,7 +365,7 @@ class AgentProcess:
                     return [os.dup(self._link.fileno())], left_s
             code = self._process.poll()
             self._outcome = outcome or without_a_word(_name(self._options), code)
-            self._happenings.finish("" if last is None else last.happenings, self._outcome)
+            self._events.finish("" if last is None else last.job_events, self._outcome)
             self._close()
             return None
 
@@ -376,7 +376,7 @@ class AgentProcess:
             return None
 
     def _close(self) -> None:
-        self._happenings.close()
+        self._events.close()
         self._link.close()
         self._handover.close()
         if self._child is not None:

@@ -37,8 +37,8 @@ class LastWords(Struct, kw_only=True):
     """What the agent leaves for its host in the file that held the order."""
 
     outcome: Outcome
-    happenings: str = ""
-    """Lines of happenings that the host has not taken."""
+    job_events: str = ""
+    """Lines of job events that the host has not taken."""
 
 
 def without_a_word(name: str, code: int | None) -> Outcome:

@@ -8,7 +8,7 @@ from typing import Self
 
 from phalanx.events.status import JobStatus
 from phalanx.launcher.hosting.descriptors import close_all, readable
-from phalanx.launcher.hosting.outlook import Subscriber
+from phalanx.launcher.hosting.event_pipe import Subscriber
 from phalanx.multiprocessing.pidfd import ready_of
 
 __all__ = ["AsyncWatch", "Watch"]

@@ -22,7 +22,7 @@ from phalanx.agent.verdict.verdict import Ending
 from phalanx.events import job
 from phalanx.events.lines import from_line
 from phalanx.launcher import AgentProcess, Outcome
-from phalanx.launcher.hosting.outlook import KEPT_MAX, UNTAKEN_MAX, HappeningsIn, HappeningsOut
+from phalanx.launcher.hosting.event_pipe import KEPT_MAX, UNTAKEN_MAX, EventsIn, EventsOut
 
 FAILS_ONCE = """
     import os, sys
@@ -47,19 +47,19 @@ def house(tmp_path: Path) -> Iterator[House]:
         assert not house.survivors()
 
 
-def end(agent: AgentProcess, seen: list[job.Happening] | None = None) -> Outcome:
-    outcome = agent.wait(LIMIT_S, on_happening=None if seen is None else seen.append)
+def end(agent: AgentProcess, seen: list[job.JobEvent] | None = None) -> Outcome:
+    outcome = agent.wait(LIMIT_S, on_event=None if seen is None else seen.append)
     assert outcome is not None, "the agent did not end"
     return outcome
 
 
-def names(seen: list[job.Happening]) -> list[str]:
+def names(seen: list[job.JobEvent]) -> list[str]:
     return [type(one).__name__ for one in seen]
 
 
 @pytest.mark.system
 def test_a_wait_hears_of_a_restart_as_it_happens(house: House) -> None:
-    seen: list[job.Happening] = []
+    seen: list[job.JobEvent] = []
     agent = house.start("--nproc-per-node", 2, "--max-restarts", 1, house.script(FAILS_ONCE))
     assert end(agent, seen).exit_code == 0
 
@@ -73,14 +73,14 @@ def test_a_wait_hears_of_a_restart_as_it_happens(house: House) -> None:
     pids = {pid for one in seen if isinstance(one, job.WorkersStarted) for pid in one.pids.values()}
     assert {one.pid for one in seen if isinstance(one, job.WorkerEnded)} == pids
     assert [one.at_ns for one in seen] == sorted(one.at_ns for one in seen)
-    assert agent.happenings() == []
+    assert agent.events() == []
 
 
 @pytest.mark.system
 def test_a_loop_hears_the_same(house: House) -> None:
-    seen: list[job.Happening] = []
+    seen: list[job.JobEvent] = []
     agent = house.start("--nproc-per-node", 2, "--max-restarts", 1, house.script(FAILS_ONCE))
-    outcome = asyncio.run(agent.wait_async(on_happening=seen.append))
+    outcome = asyncio.run(agent.wait_async(on_event=seen.append))
     assert outcome.exit_code == 0
     assert names(seen).count("RoundSettled") == 2
     assert names(seen)[-1] == "JobEnded"
@@ -90,11 +90,11 @@ def test_a_loop_hears_the_same(house: House) -> None:
 def test_who_asks_only_when_all_is_over_has_missed_nothing(house: House) -> None:
     agent = house.start("--nproc-per-node", 2, "--max-restarts", 1, house.script(FAILS_ONCE))
     end(agent)
-    seen = agent.happenings()
+    seen = agent.events()
     assert names(seen)[0] == "JobStarted"
     assert names(seen).count("WorkersStarted") == 2
     assert names(seen)[-1] == "JobEnded"
-    assert agent.happenings() == []
+    assert agent.events() == []
     assert agent.status().phase == "ended"
 
 
@@ -109,8 +109,8 @@ def test_what_nobody_reads_holds_up_no_job_and_its_end_is_there(house: House) ->
         assert time.monotonic() < deadline, "the agent did not end"
         time.sleep(0.02)
 
-    seen = agent.happenings()
-    dropped = [one.count for one in seen if isinstance(one, job.HappeningsDropped)]
+    seen = agent.events()
+    dropped = [one.count for one in seen if isinstance(one, job.EventsDropped)]
     told = [one.step for one in seen if isinstance(one, job.CheckpointSaved)]
     assert dropped
     assert len(told) >= KEPT_MAX - 10
@@ -138,7 +138,7 @@ def test_the_status_is_there_at_any_time(house: House) -> None:
 
 @pytest.mark.system
 def test_the_end_of_a_killed_agent_comes_last_all_the_same(house: House) -> None:
-    seen: list[job.Happening] = []
+    seen: list[job.JobEvent] = []
     agent = house.start(house.script(SLEEPER))
     house.hear("ready")
     agent.kill()
@@ -155,14 +155,14 @@ def test_the_end_of_a_killed_agent_comes_last_all_the_same(house: House) -> None
 def test_an_agent_that_never_began_has_an_end_too(house: House) -> None:
     agent = house.start("--no-python", "true", env={**house.env, "PYTHONHOME": "/missing"})
     end(agent)
-    assert names(agent.happenings()) == ["JobEnded"]
+    assert names(agent.events()) == ["JobEnded"]
 
 
 @pytest.mark.system
 def test_without_observe_there_is_the_end_alone(house: House) -> None:
     agent = house.start("--no-python", "true", observe=False)
     end(agent)
-    assert names(agent.happenings()) == ["JobEnded"]
+    assert names(agent.events()) == ["JobEnded"]
     assert agent.status().phase == "ended"
 
 
@@ -173,7 +173,7 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_job(house: House) -> N
 
     agent = house.start(house.script(SLEEPER))
     with pytest.raises(LookupError, match="of the program"):
-        agent.wait(LIMIT_S, on_happening=refuse)
+        agent.wait(LIMIT_S, on_event=refuse)
     house.hear("ready")
     assert agent.status().phase == "running"
     agent.stop()
@@ -181,15 +181,15 @@ def test_what_a_listener_raises_ends_the_wait_and_not_the_job(house: House) -> N
 
 
 @pytest.mark.system
-def test_each_happening_is_handed_out_once_to_many_threads(house: House) -> None:
+def test_each_job_event_is_handed_out_once_to_many_threads(house: House) -> None:
     agent = house.start("--nproc-per-node", 2, "--max-restarts", 1, house.script(FAILS_ONCE))
-    seen: list[list[job.Happening]] = [[] for _ in range(4)]
+    seen: list[list[job.JobEvent]] = [[] for _ in range(4)]
     threads = [threading.Thread(target=end, args=(agent, one)) for one in seen]
     for one in threads:
         one.start()
     for one in threads:
         one.join()
-    together = sorted((happening for one in seen for happening in one), key=lambda it: it.at_ns)
+    together = sorted((job_event for one in seen for job_event in one), key=lambda it: it.at_ns)
     assert names(together).count("RoundSettled") == 2
     assert names(together).count("JobEnded") == 1
     assert len(set(map(id, together))) == len(together)
@@ -197,7 +197,7 @@ def test_each_happening_is_handed_out_once_to_many_threads(house: House) -> None
 
 @pytest.mark.system
 def test_a_stop_and_a_passed_signal_are_told(house: House) -> None:
-    seen: list[job.Happening] = []
+    seen: list[job.JobEvent] = []
     script = """
         import signal
         from telling import stay, tell
@@ -247,13 +247,13 @@ def test_the_examples_of_the_page_do_as_it_says(house: House) -> None:
     assert '"data.ready"' in (house.folder / "events.log").read_text()
 
 
-def test_the_page_lists_every_happening_and_its_fields() -> None:
+def test_the_page_lists_every_job_event_and_its_fields() -> None:
     for kind in vars(job).values():
-        if not (isinstance(kind, type) and issubclass(kind, job.Happening)) or kind is job.Happening:
+        if not (isinstance(kind, type) and issubclass(kind, job.JobEvent)) or kind is job.JobEvent:
             continue
         name = re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
-        if kind is job.HappeningsDropped:  # on the way to a host only
-            assert "HappeningsDropped" in PAGE
+        if kind is job.EventsDropped:  # on the way to a host only
+            assert "EventsDropped" in PAGE
             continue
         (row,) = re.findall(rf"^\| `{name}` \|.*$", PAGE, flags=re.MULTILINE)
         missing = [field for field in kind.__struct_fields__ if field != "at_ns" and f"`{field}`" not in row]
@@ -273,12 +273,12 @@ SUCCEEDED = Outcome(exit_code=0, ending=Ending.SUCCEEDED, report="")
 def test_lines_that_the_pipe_does_not_take_come_when_there_is_room() -> None:
     count = KEPT_MAX // 2 + 900  # the pipe takes some 900 of them
 
-    async def write_and_read() -> list[job.Happening]:
+    async def write_and_read() -> list[job.JobEvent]:
         reader, writer = os.pipe()
-        out, received = HappeningsOut(writer), HappeningsIn(reader)
+        out, received = EventsOut(writer), EventsIn(reader)
         for step in range(count):
             out.put(saved(step))
-        taken: list[job.Happening] = []
+        taken: list[job.JobEvent] = []
         async with asyncio.timeout(LIMIT_S):
             while len(taken) < count:
                 received.read()
@@ -292,20 +292,20 @@ def test_lines_that_the_pipe_does_not_take_come_when_there_is_room() -> None:
 
 
 def test_of_too_many_the_oldest_are_dropped_and_counted_where_they_were() -> None:
-    async def write() -> tuple[HappeningsIn, str]:
+    async def write() -> tuple[EventsIn, str]:
         reader, writer = os.pipe()
-        out = HappeningsOut(writer)
+        out = EventsOut(writer)
         for step in range(10 * KEPT_MAX):
             out.put(saved(step))
-        return HappeningsIn(reader), out.left()
+        return EventsIn(reader), out.left()
 
     received, left = asyncio.run(write())
     received.finish(left, SUCCEEDED)
     *taken, end_ = received.take()
     assert isinstance(end_, job.JobEnded)
-    (place,) = [place for place, one in enumerate(taken) if isinstance(one, job.HappeningsDropped)]
+    (place,) = [place for place, one in enumerate(taken) if isinstance(one, job.EventsDropped)]
     dropped = taken.pop(place)
-    assert isinstance(dropped, job.HappeningsDropped)
+    assert isinstance(dropped, job.EventsDropped)
     steps = [one.step for one in taken if isinstance(one, job.CheckpointSaved)]
     assert len(steps) == len(taken)
     assert steps[:place] == list(range(place))
@@ -317,7 +317,7 @@ def test_a_host_that_is_gone_hurts_nobody() -> None:
     async def write() -> str:
         reader, writer = os.pipe()
         os.close(reader)
-        out = HappeningsOut(writer)
+        out = EventsOut(writer)
         out.put(saved(1))
         out.put(saved(2))
         return out.left()
@@ -327,9 +327,9 @@ def test_a_host_that_is_gone_hurts_nobody() -> None:
 
 def test_a_line_cut_off_by_death_is_left_out() -> None:
     reader, writer = os.pipe()
-    os.write(writer, b'{"happening": "checkpoint_saved", "at_ns": 1, "step": 1}\n{"happening": "checkp')
+    os.write(writer, b'{"event": "checkpoint_saved", "at_ns": 1, "step": 1}\n{"event": "checkp')
     os.close(writer)
-    received = HappeningsIn(reader)
+    received = EventsIn(reader)
     received.finish("", SUCCEEDED)
     first, last = received.take()
     assert first == saved(1)
@@ -338,39 +338,37 @@ def test_a_line_cut_off_by_death_is_left_out() -> None:
 
 def test_a_host_keeps_a_bounded_number_for_who_never_asks() -> None:
     reader, writer = os.pipe()
-    received = HappeningsIn(reader)
+    received = EventsIn(reader)
     with contextlib.closing(os.fdopen(writer, "wb")) as pipe:
         for step in range(UNTAKEN_MAX + 5):
-            pipe.write(b'{"happening": "checkpoint_saved", "at_ns": %d, "step": %d}\n' % (step, step))
+            pipe.write(b'{"event": "checkpoint_saved", "at_ns": %d, "step": %d}\n' % (step, step))
             if step % 500 == 0:
                 pipe.flush()
                 received.read()
     received.read()
     dropped, *kept = received.take()
-    assert dropped == job.HappeningsDropped(at_ns=4, count=5)
+    assert dropped == job.EventsDropped(at_ns=4, count=5)
     assert len(kept) == UNTAKEN_MAX
     assert received.status.checkpoint == UNTAKEN_MAX + 4
 
 
 def test_an_end_that_the_agent_told_and_did_not_live_to_see_is_corrected() -> None:
     reader, writer = os.pipe()
-    os.write(writer, b'{"happening": "job_ended", "at_ns": 1, "ending": "succeeded", "exit_code": 0}\n')
+    os.write(writer, b'{"event": "job_ended", "at_ns": 1, "ending": "succeeded", "exit_code": 0}\n')
     os.close(writer)
-    received = HappeningsIn(reader)
+    received = EventsIn(reader)
     received.finish("", Outcome(exit_code=137, ending=Ending.FAILED, report="phalanx: it was killed\n"))
     (end_,) = received.take()
     assert isinstance(end_, job.JobEnded)
     assert (end_.ending, end_.exit_code, end_.reason) == ("failed", 137, "it was killed")
 
 
-@pytest.mark.parametrize(
-    "line", ["", "[]", "{}", '{"happening": 3}', '{"happening": "checkpoint_saved"}', "{"]
-)
-def test_nonsense_is_no_happening(line: str) -> None:
+@pytest.mark.parametrize("line", ["", "[]", "{}", '{"event": 3}', '{"event": "checkpoint_saved"}', "{"])
+def test_nonsense_is_no_job_event(line: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 # JSON's own, or ours
         from_line(line)
 
 
 def test_what_a_newer_agent_tells_is_passed_over() -> None:
-    assert from_line('{"happening": "moon_landed", "at_ns": 1}') is None
-    assert from_line('{"happening": "checkpoint_saved", "at_ns": 1, "step": 1, "moon": 2}') == saved(1)
+    assert from_line('{"event": "moon_landed", "at_ns": 1}') is None
+    assert from_line('{"event": "checkpoint_saved", "at_ns": 1, "step": 1, "moon": 2}') == saved(1)

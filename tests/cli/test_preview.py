@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from phalanx.cli import main
-from phalanx.cli.looking import config_rows
 from phalanx.cli.mistakes import UsageError
 from phalanx.cli.options import OPTIONS
+from phalanx.cli.preview import config_rows
 from phalanx.cli.run import run_options
 from phalanx.cli.sources import asked
 from phalanx.cli.words import read_words

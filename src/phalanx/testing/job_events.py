@@ -19,10 +19,10 @@ from phalanx.testing.trace import (
     WorkerStarted,
 )
 
-__all__ = ["HappeningsAreCoherent"]
+__all__ = ["JobEventsAreCoherent"]
 
 
-class HappeningsAreCoherent(Checker):
+class JobEventsAreCoherent(Checker):
     """Of each agent: one beginning, one end, every round opened, every worker's start and end once and as it was."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class HappeningsAreCoherent(Checker):
         self._ended: dict[str, dict[int, int]] = {}
 
     def see(self, at: float, seen: Observation) -> None:
-        """Compare each happening with those before it, and an agent's end with what it told."""
+        """Compare each job event with those before it, and an agent's end with what it told."""
         match seen:
             case WorkerStarted(agent, pid, _, local_rank):
                 self._began.setdefault(agent, {})[pid] = local_rank
@@ -39,8 +39,8 @@ class HappeningsAreCoherent(Checker):
                 self._ended.setdefault(agent, {})[pid] = exit_code
             case Line(agent, text) if text.startswith("the observer of this job failed"):
                 raise Violation(f"{agent}: {text}")
-            case Happened(agent, happening):
-                self._agents.setdefault(agent, _Told(agent)).take(happening)
+            case Happened(agent, job_event):
+                self._agents.setdefault(agent, _Told(agent)).take(job_event)
             case AgentCrashed(agent):
                 self._agents.setdefault(agent, _Told(agent)).is_crashed = True
             case AgentEnded(agent, exit_code):
@@ -59,7 +59,7 @@ class _Told:
         self.is_crashed = False
         self._agent = agent
         self._status = JobStatus()
-        self._last: job.Happening | None = None
+        self._last: job.JobEvent | None = None
         self._round: job.RoundSettled | None = None
         self._is_round_over = True
         self._expected: set[int] = set()
@@ -67,7 +67,7 @@ class _Told:
         self._pids: dict[int, int] = {}
         self._codes: dict[int, int] = {}
 
-    def take(self, it: job.Happening) -> None:
+    def take(self, it: job.JobEvent) -> None:
         """Take the next one. Raises ``Violation``."""
         self._demand(not self.is_crashed, it, "was told by the dead")
         self._demand(not isinstance(self._last, job.JobEnded), it, "came after the end")
@@ -148,7 +148,7 @@ class _Told:
         wrong = {pid: code for pid, code in self._codes.items() if pid not in given_up and ended[pid] != code}
         self._demand(not wrong, last, f"ends told: {wrong}, and they were {ended}")
 
-    def _demand(self, holds: bool, it: job.Happening | None, what: str) -> None:
+    def _demand(self, holds: bool, it: job.JobEvent | None, what: str) -> None:
         if not holds:
             raise Violation(f"{self._agent} tells {it!r}, which {what}")
 

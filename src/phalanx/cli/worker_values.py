@@ -10,10 +10,10 @@ from phalanx.cli.mistakes import Unread, UsageError, warn
 if TYPE_CHECKING:
     from phalanx.cli.values import Values
 
-__all__ = ["check_binding", "fields_of_surroundings", "worker_count"]
+__all__ = ["check_binding", "worker_count", "worker_fields"]
 
 
-def fields_of_surroundings(values: Values) -> dict[str, Any]:
+def worker_fields(values: Values) -> dict[str, Any]:
     """Return ``nproc`` and the fields about devices, interpreter and terminal. Raises ``UsageError``; may warn."""
     found = values.mistakes
     python = found.of(_python, values)

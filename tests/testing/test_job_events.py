@@ -9,7 +9,7 @@ import pytest
 from phalanx.events import job
 from phalanx.records import changed
 from phalanx.testing import Scenario, Violation, World
-from phalanx.testing.happenings import HappeningsAreCoherent
+from phalanx.testing.job_events import JobEventsAreCoherent
 from phalanx.testing.trace import AgentEnded, Happened, Observation, WorkerEnded, WorkerStarted
 
 
@@ -37,8 +37,8 @@ def test_agents_with_single_restarts_do_too() -> None:
         world = World(seed, drawn_with_single_restarts(seed), observes=True).run()
         lives += sum(
             isinstance(seen, Happened)
-            and isinstance(seen.happening, job.RestartDecided)
-            and seen.happening.local_rank is not None
+            and isinstance(seen.job_event, job.RestartDecided)
+            and seen.job_event.local_rank is not None
             for _, seen in world.trace.entries
         )
     assert lives > 10
@@ -50,12 +50,12 @@ def quiet_world() -> list[Observation]:
     return [seen for _, seen in world.trace.entries]
 
 
-def told(kind: type[job.Happening]) -> Callable[[Observation], bool]:
-    return lambda seen: isinstance(seen, Happened) and isinstance(seen.happening, kind)
+def told(kind: type[job.JobEvent]) -> Callable[[Observation], bool]:
+    return lambda seen: isinstance(seen, Happened) and isinstance(seen.job_event, kind)
 
 
 def check(observations: list[Observation]) -> None:
-    checker = HappeningsAreCoherent()
+    checker = JobEventsAreCoherent()
     for seen in observations:
         checker.see(0.0, seen)
 
@@ -72,7 +72,7 @@ def check(observations: list[Observation]) -> None:
         job.JobEnded,
     ],
 )
-def test_a_happening_that_is_missing_or_told_twice_is_noticed(kind: type[job.Happening]) -> None:
+def test_a_job_event_that_is_missing_or_told_twice_is_noticed(kind: type[job.JobEvent]) -> None:
     seen = quiet_world()
     check(seen)
     first = next(place for place, one in enumerate(seen) if told(kind)(one))

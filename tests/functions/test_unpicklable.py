@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from phalanx.functions.culprits import culprit
+from phalanx.functions.unpicklable import culprit
 
 LOCK = threading.Lock()
 WHY = "(cannot pickle '_thread.lock' object)"

@@ -1,4 +1,4 @@
-"""Happenings on their way from a hosted agent to its host: a pipe that neither of them ever waits for.
+"""JobEvents on their way from a hosted agent to its host: a pipe that neither of them ever waits for.
 
 The agent writes lines while they fit, keeps a bounded number of those that do not, and drops the oldest of these. What
 is still kept at its end goes to the host with the outcome, so that a host that reads late misses nothing of the end.
@@ -13,7 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from phalanx.events.job import Happening, HappeningsDropped, JobEnded
+from phalanx.events.job import EventsDropped, JobEnded, JobEvent
 from phalanx.events.lines import from_line, to_line
 from phalanx.events.status import JobStatus
 from phalanx.launcher.hosting.descriptors import above_standard
@@ -22,7 +22,7 @@ from phalanx.launcher.hosting.outcome import Outcome
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["HappeningsIn", "HappeningsOut", "Subscriber"]
+__all__ = ["EventsIn", "EventsOut", "Subscriber"]
 
 # Some 300 bytes each: hours of a quiet job, and what an agent may hold for a host that does not look.
 KEPT_MAX = 1000
@@ -31,26 +31,26 @@ UNTAKEN_MAX = 10_000
 AT_ONCE = 16384  # bytes: several lines in a system call, a quarter of a pipe
 
 
-class HappeningsOut:
+class EventsOut:
     """The agent's end. ``put`` is called on the running loop; it never blocks and never raises."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._kept: deque[Happening] = deque()
+        self._kept: deque[JobEvent] = deque()
         self._dropped = 0
         self._dropped_at_ns = 0
         self._begun = b""  # what has left the queue and not yet us
         self._loop: asyncio.AbstractEventLoop | None = None  # that looks whether there is room again
 
-    def put(self, happening: Happening) -> None:
+    def put(self, job_event: JobEvent) -> None:
         """Send it, or keep it until there is room."""
         if self._fd < 0:
             return
         if len(self._kept) >= KEPT_MAX:
             self._dropped += 1
             self._dropped_at_ns = self._kept.popleft().at_ns
-        self._kept.append(happening)
+        self._kept.append(job_event)
         if self._loop is None:
             self._send()
 
@@ -84,7 +84,7 @@ class HappeningsOut:
     def _lines(self, at_most: int | None = None) -> list[bytes]:
         lines: list[bytes] = []
         if self._dropped:
-            dropped = HappeningsDropped(at_ns=self._dropped_at_ns, count=self._dropped)
+            dropped = EventsDropped(at_ns=self._dropped_at_ns, count=self._dropped)
             lines.append(to_line(dropped).encode())
             self._dropped = 0
         size = 0
@@ -136,8 +136,8 @@ class Subscriber:
             os.close(self.fd)
 
 
-class HappeningsIn:
-    """The host's end; who uses it holds a lock. ``fd`` is -1 where no happenings are sent."""
+class EventsIn:
+    """The host's end; who uses it holds a lock. ``fd`` is -1 where no job events are sent."""
 
     def __init__(self, fd: int) -> None:
         if fd >= 0:
@@ -145,7 +145,7 @@ class HappeningsIn:
         self.fd = fd
         self.status = JobStatus()
         self._half = b""
-        self._untaken: deque[Happening] = deque()
+        self._untaken: deque[JobEvent] = deque()
         self._dropped = 0
         self._dropped_at_ns = 0
         self._end: JobEnded | None = None
@@ -189,12 +189,12 @@ class HappeningsIn:
             )
         self._add(told)
 
-    def take(self) -> list[Happening]:
+    def take(self) -> list[JobEvent]:
         """Those that were not taken yet, in order."""
         taken = list(self._untaken)
         self._untaken.clear()
         if self._dropped:
-            taken.insert(0, HappeningsDropped(at_ns=self._dropped_at_ns, count=self._dropped))
+            taken.insert(0, EventsDropped(at_ns=self._dropped_at_ns, count=self._dropped))
             self._dropped = 0
         return taken
 
@@ -207,18 +207,18 @@ class HappeningsIn:
     def _take_in(self, data: bytes) -> None:
         *lines, self._half = (self._half + data).split(b"\n")
         for line in lines:
-            happening = from_line(line)
-            if isinstance(happening, JobEnded):
-                self._end = happening  # told when the agent is gone: the last, and one with the outcome
-            elif happening is not None:
-                self._add(happening)
+            job_event = from_line(line)
+            if isinstance(job_event, JobEnded):
+                self._end = job_event  # told when the agent is gone: the last, and one with the outcome
+            elif job_event is not None:
+                self._add(job_event)
 
-    def _add(self, happening: Happening) -> None:
+    def _add(self, job_event: JobEvent) -> None:
         if len(self._untaken) >= UNTAKEN_MAX:
             self._dropped += 1
             self._dropped_at_ns = self._untaken.popleft().at_ns
-        self._untaken.append(happening)
-        self.status = self.status.after(happening)
+        self._untaken.append(job_event)
+        self.status = self.status.after(job_event)
         for subscriber in self._subscribers:
             subscriber.tell(self.status)
 

@@ -74,7 +74,7 @@ def _count_workers(row: dict[str, Any], values: Values) -> None:
     """Put beside ``gpu``, ``cpu`` or ``auto`` what it means on this machine, or why it means nothing here."""
     if not isinstance(values["nproc_per_node"], str):
         return
-    from phalanx.cli.surroundings import worker_count
+    from phalanx.cli.worker_values import worker_count
 
     try:
         row["means"] = worker_count(values)
@@ -150,7 +150,7 @@ def _plan(asked: Asked) -> PlannedNode:
 
 def _is_uncounted(asked: Asked) -> bool:
     """Whether the machine has none of the devices that are to be counted."""
-    from phalanx.cli.surroundings import worker_count
+    from phalanx.cli.worker_values import worker_count
 
     try:
         worker_count(Values(asked))
