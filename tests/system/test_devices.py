@@ -12,7 +12,7 @@ from tests.system.launch import Launch, Script
 
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.cli.run import run_options
-from phalanx.launcher import start
+from phalanx.launcher import start_agent
 from phalanx.records import changed
 
 PROBE = """
@@ -159,7 +159,7 @@ def test_variables_of_the_user_reach_each_worker_and_find_its_program(tmp_path: 
         restarts=RestartPolicy(max_restarts=0),
     )
 
-    with start(options, cwd=tmp_path) as agent:
+    with start_agent(options, cwd=tmp_path) as agent:
         outcome = agent.wait(60)
 
     assert outcome is not None
@@ -170,7 +170,7 @@ def test_variables_of_the_user_reach_each_worker_and_find_its_program(tmp_path: 
 def test_a_variable_that_no_environment_can_hold_is_refused_before_anything_starts() -> None:
     options = changed(run_options(["--no-python", "true"]), env={"A=B": "1"})
 
-    with start(options, stderr=-3) as agent:  # DEVNULL
+    with start_agent(options, stderr=-3) as agent:  # DEVNULL
         outcome = agent.wait(60)
 
     assert outcome is not None

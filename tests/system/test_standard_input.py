@@ -77,8 +77,8 @@ def test_an_interactive_interpreter_can_be_a_worker(launch: Launch, pipes: list[
 def test_a_hosted_job_reads_nothing(script: Script) -> None:
     """The host's terminal is the host's."""
     source = (
-        "from phalanx.cli.run import run_options\nfrom phalanx.launcher import start\nimport sys\n"
-        "with start(run_options(['--no-python', 'cat'])) as job: sys.exit(job.wait().exit_code)\n"
+        "from phalanx.cli.run import run_options\nfrom phalanx.launcher import start_agent\nimport sys\n"
+        "with start_agent(run_options(['--no-python', 'cat'])) as job: sys.exit(job.wait().exit_code)\n"
     )
     program = script(source, "host.py")
     done = subprocess.run([sys.executable, program], input=b"typed", capture_output=True, timeout=120)

@@ -218,12 +218,12 @@ def run(args: Any) -> None:
     if any(getattr(args, dest, False) for dest in LOOKING):
         return _look(args)
     from phalanx.launcher.hosting.foreground import failure_of, wait_in_foreground
-    from phalanx.launcher.hosting.library import start
+    from phalanx.launcher.hosting.library import start_agent
     from phalanx.records import changed
 
     options = changed(options_from_args(args), prints_report=False)  # the exception has it
     env = {name: text for name, text in os.environ.items() if name not in OURS_ALONE}
-    outcome = wait_in_foreground(start(options, env=env), options)
+    outcome = wait_in_foreground(start_agent(options, env=env), options)
     failure = failure_of(outcome, options.entrypoint)
     if failure is not None:
         raise failure

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from phalanx.launcher.elastic.launching import launch_agent as launch_agent
     from phalanx.launcher.hosting.library import AgentProcess as AgentProcess
     from phalanx.launcher.hosting.library import Outcome as Outcome
-    from phalanx.launcher.hosting.library import start as start
+    from phalanx.launcher.hosting.library import start_agent as start_agent
     from phalanx.launcher.options import RunOptions as RunOptions
 
 __getattr__, __dir__, __all__ = lazy.names(
@@ -25,7 +25,7 @@ __getattr__, __dir__, __all__ = lazy.names(
         "phalanx.launcher.command": "run_command",
         "phalanx.launcher.elastic.launch_config": "LaunchConfig",
         "phalanx.launcher.elastic.launching": "elastic_launch launch_agent",
-        "phalanx.launcher.hosting.library": "AgentProcess Outcome start",
+        "phalanx.launcher.hosting.library": "AgentProcess Outcome start_agent",
         "phalanx.launcher.options": "RunOptions",
     },
 )

@@ -57,7 +57,8 @@ async def resolve(host: str, port: int) -> list[Address]:
 def _look_up(host: str, port: int, flags: int) -> list[Address]:
     # As bytes where that is enough: for text Python loads a codec for names of all scripts. That takes milliseconds,
     # and the codec is missing for the rest of the process when the first one to need it is out of descriptors.
-    name = host.encode("ascii") if host.isascii() else host
+    is_plain = host.isascii() and all(0 < len(label) < 64 for label in host.removesuffix(".").split("."))
+    name = host.encode("ascii") if is_plain else host
     found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=flags)
     return list(dict.fromkeys((family, place) for family, _, _, _, place in found))
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from tests.system.launch import LIMIT_S, WORKER_SIDE, Survivor, survivors_with
 
 from phalanx.cli.run import run_options
-from phalanx.launcher import AgentProcess, RunOptions, start
+from phalanx.launcher import AgentProcess, RunOptions, start_agent
 
 SLEEPER = """
     from telling import stay, tell
@@ -84,7 +84,7 @@ class House:
         """Start an agent on the words of ``phalanx run``; what is printed goes to the files ``out`` and ``err``."""
         with open(self.folder / "out", "ab") as out, open(self.folder / "err", "ab") as err:
             streams = {"stdout": out, "stderr": err, "env": self.env, "cwd": self.folder, **given}
-            return start(self.options(*words), **streams)
+            return start_agent(self.options(*words), **streams)
 
     def hear(self, event: str, count: int = 1) -> list[dict[str, Any]]:
         """Wait until workers have told this event so often; return all of these."""

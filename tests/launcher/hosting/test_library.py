@@ -108,7 +108,7 @@ def test_a_program_that_is_not_there(house: House) -> None:
 def test_an_option_that_cannot_be_used_is_one_sentence(house: House) -> None:
     made = changed(house.options("--no-python", "true"), rdzv_conf={"join_timeout": "soon"})
     with open(house.folder / "err", "wb") as err:
-        outcome = end(library.start(made, env=house.env, stderr=err))
+        outcome = end(library.start_agent(made, env=house.env, stderr=err))
 
     assert (outcome.exit_code, outcome.ending, outcome.verdict) == (2, Ending.FAILED, None)
     assert outcome.report == house.err
@@ -118,18 +118,18 @@ def test_an_option_that_cannot_be_used_is_one_sentence(house: House) -> None:
 def test_a_value_of_another_type_starts_nothing(house: House) -> None:
     made = changed(house.options("--no-python", "true"), nproc="2")
     with pytest.raises(TypeError, match=r"RunOptions\.nproc is to be int, and is '2', of type str"):
-        library.start(made)
+        library.start_agent(made)
 
 
 def test_a_pipe_that_nobody_reads_is_refused(house: House) -> None:
     with pytest.raises(ValueError, match="PIPE"):
-        library.start(house.options("--no-python", "true"), stderr=subprocess.PIPE)
+        library.start_agent(house.options("--no-python", "true"), stderr=subprocess.PIPE)
 
 
 def test_an_agent_that_cannot_be_started_leaves_no_descriptor(house: House) -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
-        library.start(house.options("--no-python", "true"), cwd=house.folder / "missing")
+        library.start_agent(house.options("--no-python", "true"), cwd=house.folder / "missing")
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
@@ -208,7 +208,7 @@ def test_two_nodes_of_one_job(house: House) -> None:
         train,
     ]
     secret = changed(house.options(*words), secret=b"\0\xff", run_id="job")
-    agents = [library.start(secret, env=house.env, cwd=house.folder) for _ in range(2)]
+    agents = [library.start_agent(secret, env=house.env, cwd=house.folder) for _ in range(2)]
     assert {one["world"] for one in house.hear("there", 2)} == {"2"}
     (house.folder / "go").touch()
     outcomes = [end(agent) for agent in agents]
@@ -342,7 +342,7 @@ def test_a_second_stop_cuts_the_grace(house: House) -> None:
 
 def test_a_job_that_handles_no_signal_can_be_stopped_all_the_same(house: House) -> None:
     made = changed(house.options(house.script(GRACEFUL)), stop_signals=())
-    agent = library.start(made, env=house.env, cwd=house.folder)
+    agent = library.start_agent(made, env=house.env, cwd=house.folder)
     house.hear("ready")
     agent.stop()
     assert end(agent).exit_code == 143
@@ -483,11 +483,11 @@ def host(house: House, source: str, *, wrapper: tuple[str, ...] = (), **streams:
 import os, signal, subprocess, sys, time
 sys.path.insert(0, {str(Path(__file__).parents[3])!r})
 from phalanx.cli.run import run_options
-from phalanx.launcher import start
+from phalanx.launcher import start_agent
 from telling import tell
 
 def begin(*words, **given):
-    return start(run_options([*words]), **given)
+    return start_agent(run_options([*words]), **given)
 
 def report(outcome):
     tell("outcome", code=outcome.exit_code, ending=outcome.ending.value, report=outcome.report)
@@ -929,7 +929,7 @@ def test_nonsense_instead_of_signals_is_left_out(house: House) -> None:
 
 
 def test_the_program_imports_little_for_it(tmp_path: Path) -> None:
-    modules, done = imported_by("-c", "from phalanx.launcher import start", cwd=tmp_path)
+    modules, done = imported_by("-c", "from phalanx.launcher import start_agent", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (
         "phalanx.launcher.hosting.event_pipe" in modules

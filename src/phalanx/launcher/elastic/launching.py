@@ -158,11 +158,11 @@ def _launch(
     from phalanx.launcher.hosting.foreground import wait_in_foreground
 
     if isinstance(entrypoint, str):
-        from phalanx.launcher.hosting.library import start
+        from phalanx.launcher.hosting.library import start_agent
 
         options = changed(options, **program_of(entrypoint, arguments_of(args)))
         record = _Recorder(config, entrypoint)
-        outcome = wait_in_foreground(start(options), options, on_event=record)
+        outcome = wait_in_foreground(start_agent(options), options, on_event=record)
         _raise_failure(outcome, options.entrypoint)
         return dict.fromkeys(record.ranks)
     from phalanx.launcher.functions.function_job import FunctionJob

@@ -105,9 +105,9 @@ class FunctionJob:
         ``options`` says everything but the program: its ``args``, ``module`` and ``no_python`` are replaced, its
         ``entrypoint`` is the name in reports if it has no ``name``; an empty one is replaced by the function's name.
         ``args_by_local_rank`` gives local ranks positional arguments of their own in place of ``args``. The rest is
-        ``library.start``'s.
+        ``library.start_agent``'s.
 
-        Raises ``TypeError`` for what cannot be sent to a worker, and what ``library.start`` raises.
+        Raises ``TypeError`` for what cannot be sent to a worker, and what ``library.start_agent`` raises.
         """
         if not callable(function):
             raise TypeError(f"a function is needed, not {function!r} of type {type(function).__name__}")
@@ -126,7 +126,7 @@ class FunctionJob:
                 answers=[one.path for one in answers],
                 exchange=_exchange(options),
             )
-            agent = library.start(
+            agent = library.start_agent(
                 changed(
                     options,
                     entrypoint=worker_file(),

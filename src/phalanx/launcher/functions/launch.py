@@ -110,7 +110,7 @@ def start(
             job = FunctionJob.start(function, args, kwargs or {}, made, **outer)
             agent = job.agent
         else:
-            agent = library.start(made, **outer)
+            agent = library.start_agent(made, **outer)
     except BaseException:
         output.ended()
         if temporary is not None:

@@ -1,4 +1,4 @@
-"""An agent that a program hosts: ``start(options)`` runs a job beside the program, in a child process.
+"""An agent that a program hosts: ``start_agent(options)`` runs a job beside the program, in a child process.
 
 The program itself stays as it is: no signal handler, no mask, no subreaper, no thread, and only this one child is ever
 waited for. It may call from any thread, host several agents, and wait in an asyncio loop. The agent is a fresh
@@ -41,7 +41,7 @@ from phalanx.launcher.options import RunOptions
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import Child, has_ended, ready_of
 
-__all__ = ["AgentProcess", "Outcome", "start"]
+__all__ = ["AgentProcess", "Outcome", "start_agent"]
 
 # The package is found where this program found it, and neither the current folder nor that one stays on the path:
 # a module of the user's named like one of the standard library must not become part of the agent.
@@ -53,7 +53,7 @@ _PROGRAM = (
 KEEPER_LIMIT_S = 15.0
 
 
-def start(
+def start_agent(
     options: RunOptions,
     *,
     env: Mapping[str, str] | None = None,
@@ -71,7 +71,7 @@ def start(
     for ``subprocess.PIPE`` (nobody would read it), and ``OSError`` when no process can be started.
 
     >>> from phalanx.cli.run import run_options
-    >>> with start(run_options(["--nproc-per-node", "2", "--no-python", "true"])) as agent:
+    >>> with start_agent(run_options(["--nproc-per-node", "2", "--no-python", "true"])) as agent:
     ...     agent.wait().exit_code
     0
     """
@@ -140,7 +140,7 @@ class AgentProcess:
     last reference to it lets go of the job, which is then stopped, too.
 
     >>> from phalanx.cli.run import run_options
-    >>> with start(run_options(["--no-python", "sleep", "1000"])) as agent:
+    >>> with start_agent(run_options(["--no-python", "sleep", "1000"])) as agent:
     ...     agent.wait(timeout_s=0.1), agent.stop()
     (None, True)
     >>> agent.wait().exit_code
@@ -240,7 +240,7 @@ class AgentProcess:
         """How the job stands on this node, by all that has happened, whoever took it.
 
         >>> from phalanx.cli.run import run_options
-        >>> with start(run_options(["--no-python", "false"])) as agent:
+        >>> with start_agent(run_options(["--no-python", "false"])) as agent:
         ...     _ = agent.wait()
         >>> agent.status().workers[0].exit_code, agent.events()[-1].ending
         (1, 'failed')
