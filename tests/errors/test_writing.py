@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.errors import ErrorHandler, read_error_file
-from phalanx.errors._writing import encode, write_atomically
+from phalanx.errors._writing import encode, remove_unfinished, write_atomically
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -223,3 +223,24 @@ except OSError as failure:
     assert done.returncode == 0
     assert done.stderr.startswith("phalanx: could not write the error file")
     assert done.stderr.rstrip().endswith("Too many open files")
+
+
+def test_what_a_killed_process_left_beside_its_file_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    killed = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, signal\nfrom phalanx.errors import _writing\n"
+            "os.fsync = lambda _fd: os.kill(os.getpid(), signal.SIGKILL)\n"
+            f"_writing.write_atomically({str(tmp_path / 'error.json')!r}, b'half')",
+        ]
+    )
+    assert killed.wait() == -9
+    (left,) = tmp_path.iterdir()
+    (tmp_path / ".error-another.tmp").touch()
+
+    remove_unfinished(str(tmp_path / "error.json"), killed.pid)
+
+    assert not left.exists()
+    assert [one.name for one in tmp_path.iterdir()] == [".error-another.tmp"]
+    remove_unfinished("", killed.pid)  # of a worker without an error file

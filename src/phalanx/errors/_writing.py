@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as typing's, which takes longer to import than all of t
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["encode", "write_atomically"]
+__all__ = ["encode", "remove_unfinished", "write_atomically"]
 
 # The folder refuses, and not the disk: a full one would only lose the old content too.
 _NO_ROOM_BESIDE = frozenset(
@@ -61,8 +61,7 @@ def write_atomically(path: str, content: bytes) -> None:
     if os.path.exists(path) and not os.path.isfile(path):
         _write(path, content, os.O_NONBLOCK)  # a fifo without a reader must not block us
         return
-    # Containers on a shared folder often have the same process ids.
-    temporary = os.path.join(os.path.dirname(path), f".error-{os.uname().nodename}-{os.getpid()}.tmp")
+    temporary = _temporary(path, os.getpid())
     try:
         _write(temporary, content, os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
         os.replace(temporary, path)
@@ -71,6 +70,16 @@ def write_atomically(path: str, content: bytes) -> None:
         if first.errno not in _NO_ROOM_BESIDE or not os.path.isfile(path):
             raise
         _write(path, content, os.O_TRUNC)
+
+
+def remove_unfinished(path: str, pid: int) -> None:
+    """Remove what a process of this machine left beside ``path`` that was killed while it wrote. Raises nothing."""
+    _remove(_temporary(path, pid))
+
+
+def _temporary(path: str, pid: int) -> str:
+    # Containers on a shared folder often have the same process ids.
+    return os.path.join(os.path.dirname(path), f".error-{os.uname().nodename}-{pid}.tmp")
 
 
 def _write(path: str, content: bytes, flags: int) -> None:

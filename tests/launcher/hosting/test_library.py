@@ -581,13 +581,13 @@ def test_a_program_without_free_descriptors_is_told_so_and_keeps_none(house: Hou
         import resource
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         made = run_options(["--no-python", "true"])
-        start(made).wait()
+        start_agent(made).wait()
         before = sorted(os.listdir("/proc/self/fd"))
         codes, errors = [], 0
         for limit in range(len(before) - 1, len(before) + 16):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:
-                agent = start(made)
+                agent = start_agent(made)
                 agent.kill()  # it has inherited the limit, and could not do anything
                 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
                 codes.append(agent.wait().exit_code)

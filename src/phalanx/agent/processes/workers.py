@@ -82,7 +82,13 @@ class Workers:
 
     def reap(self) -> dict[int, int]:
         """Workers that ended since the last call: local rank → exit code."""
-        return self._context.reap()
+        codes = self._context.reap()
+        if any(codes.values()):
+            from phalanx.errors._writing import remove_unfinished
+
+            for local_rank in codes:
+                remove_unfinished(self._context.error_files[local_rank], self.pids[local_rank])
+        return codes
 
     def send_signal(self, number: int) -> None:
         """To each live worker alone, not to what it started."""
