@@ -226,15 +226,12 @@ except OSError as failure:
 
 
 def test_what_a_killed_process_left_beside_its_file_is_removed_and_nothing_else(tmp_path: Path) -> None:
-    killed = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import os, signal\nfrom phalanx.errors import _writing\n"
-            "os.fsync = lambda _fd: os.kill(os.getpid(), signal.SIGKILL)\n"
-            f"_writing.write_atomically({str(tmp_path / 'error.json')!r}, b'half')",
-        ]
+    program = (
+        "import os, signal\nfrom phalanx.errors import _writing\n"
+        "os.fsync = lambda _fd: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"_writing.write_atomically({str(tmp_path / 'error.json')!r}, b'half')"
     )
+    killed = subprocess.Popen([sys.executable, "-c", program])
     assert killed.wait() == -9
     (left,) = tmp_path.iterdir()
     (tmp_path / ".error-another.tmp").touch()
