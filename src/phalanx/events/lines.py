@@ -1,4 +1,4 @@
-"""JobEvents as lines of JSON, and back: between an agent and its host, and in the file of ``--events-file``. Pure.
+"""Job events as lines of JSON, and back: between an agent and its host, and in the file of ``--events-file``. Pure.
 
 One object a line, ASCII: ``event`` is the name of the record in words, ``at`` the wall time in seconds, ``at_ns``
 the same in nanoseconds, the rest are the record's fields. A reader passes over names and fields that it does not know.

@@ -1,4 +1,4 @@
-"""JobEvents on their way from a hosted agent to its host: a pipe that neither of them ever waits for.
+"""Job events on their way from a hosted agent to its host: a pipe that neither of them ever waits for.
 
 The agent writes lines while they fit, keeps a bounded number of those that do not, and drops the oldest of these. What
 is still kept at its end goes to the host with the outcome, so that a host that reads late misses nothing of the end.
