@@ -104,7 +104,10 @@ def test_a_configuration_file_leaves_the_arguments_alone(launch: Launch, script:
     words.write_text("elastic: {standalone: true}\n")
     named = train.with_name("named.yaml")
     # JSON is YAML, and writes every text so that YAML reads that very text.
-    program = {"path": str(train), "args": [text.replace("$$", "$$$$").replace("${", "$${") for text in arguments]}
+    program = {
+        "path": str(train),
+        "args": [text.replace("$$", "$$$$").replace("${", "$${") for text in arguments],
+    }
     named.write_text(json.dumps({"elastic": {"standalone": True}, "script": program}))
 
     for job in (launch("--config", words, train, *arguments), launch("--config", named)):
