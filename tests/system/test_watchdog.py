@@ -33,3 +33,13 @@ def test_a_request_of_a_worker_ends_nobody_but_the_jobs_own_processes(tmp_path: 
             assert b"its timer ended it" in job.stderr
         assert stranger.poll() is None
         stranger.kill()
+
+
+def test_beside_a_debugger_nobody_is_too_slow(tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import time\nfrom phalanx import timer\nwith timer.expires(after=0.1): time.sleep(2)\n"
+    )
+    env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+    with Job(launcher_under_test(), ("--debug-rank", "0", str(script)), folder=tmp_path, env=env) as job:
+        assert job.wait() == 0

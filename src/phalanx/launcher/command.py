@@ -64,10 +64,11 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         print(f"phalanx: {plan.sentence}", file=sys.stderr)
         spec = changed(spec, affinity=plan.cpus)
     watchdog = None
-    if os.environ.get(ENABLE_FILE_TIMER) == "1" and options.debug_rank is None:
+    if os.environ.get(ENABLE_FILE_TIMER) == "1":
         from phalanx.agent.watchdog import Watchdog
 
-        watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name)
+        is_paused = options.debug_rank is not None
+        watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name, is_paused=is_paused)
         spec = watchdog.beside(spec)
     sinks = None
     if options.event_log_handler != "null" or options.events_file is not None:
