@@ -25,6 +25,7 @@ from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
+    from phalanx.agent.watchdog import Watchdog
     from phalanx.agent.devices import DeviceMask
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.std import Std
@@ -63,12 +64,8 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
         plan = binding_of(options)
         print(f"phalanx: {plan.sentence}", file=sys.stderr)
         spec = changed(spec, affinity=plan.cpus)
-    watchdog = None
-    if os.environ.get(ENABLE_FILE_TIMER) == "1":
-        from phalanx.agent.watchdog import Watchdog
-
-        is_paused = options.debug_rank is not None
-        watchdog = Watchdog.of(os.environ, run_id=options.run_id or spec.name, is_paused=is_paused)
+    watchdog = _watchdog_of(options, spec)
+    if watchdog is not None:
         spec = watchdog.beside(spec)
     sinks = None
     if options.event_log_handler != "null" or options.events_file is not None:
@@ -96,6 +93,16 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     if meeting.forget is not None and code not in _MAY_COME_BACK:
         meeting.forget()
     return code
+
+
+def _watchdog_of(options: RunOptions, spec: JobSpec) -> Watchdog | None:
+    """The server of file timers, where it is asked for."""
+    if os.environ.get(ENABLE_FILE_TIMER) != "1":
+        return None
+    from phalanx.agent.watchdog import Watchdog
+
+    is_paused = options.debug_rank is not None
+    return Watchdog.of(os.environ, run_id=options.run_id or spec.name, is_paused=is_paused)
 
 
 def logs_of(options: RunOptions) -> LogsSpecs:
