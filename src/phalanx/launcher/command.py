@@ -25,8 +25,8 @@ from phalanx.records import changed
 from phalanx.rendezvous.round import Round
 
 if TYPE_CHECKING:
-    from phalanx.agent.watchdog import Watchdog
     from phalanx.agent.devices import DeviceMask
+    from phalanx.agent.watchdog import Watchdog
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.multiprocessing.std import Std
 
