@@ -59,8 +59,11 @@ def _end(number: int, _frame: object) -> None:
             signal.signal(one, _end_at_once)
     _taken.append(number)
     line = f"phalanx: stopped by {signal.Signals(number).name} before anything was started\n"
-    with contextlib.suppress(OSError):
-        os.write(2, line.encode())
+    import select
+
+    with contextlib.suppress(OSError, ValueError):
+        if select.select((), (2,), (), 0)[1]:  # nobody may be reading, which may be why we are told to stop
+            os.write(2, line.encode())
     raise SystemExit(128 + number)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -221,3 +222,29 @@ def test_under_setsid_a_launcher_is_stopped_by_its_number(launch: Launch, script
     os.kill(inner(job), signal.SIGTERM)
 
     assert job.wait() == 143
+
+
+def test_a_start_whose_words_nobody_reads_can_be_stopped() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 65536)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    words = ("run", "--nproc-per-node", "2", "--no-python", "sleep", "1000")
+    launcher = subprocess.Popen([sys.executable, "-m", "phalanx", *words], stderr=writer)
+    try:
+        give_up_at = time.monotonic() + LIMIT_S
+        while "pipe_write" not in Path(f"/proc/{launcher.pid}/wchan").read_text():
+            assert time.monotonic() < give_up_at, "it has not come to its first words"
+            time.sleep(0.01)
+        launcher.terminate()
+        assert launcher.wait(60) == 143
+    finally:
+        launcher.kill()
+        launcher.wait()
+        os.close(reader)
+        os.close(writer)

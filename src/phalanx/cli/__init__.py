@@ -44,7 +44,7 @@ def command(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         code = main(argv)
     except SystemExit as end:  # a stop signal, before the launcher took over the signals
-        code = int(end.code or 0)
+        os._exit(int(end.code or 0))  # what is not written yet may have nobody who reads it
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
