@@ -20,12 +20,16 @@ pytestmark = [
 
 CPUS = frozenset(os.sched_getaffinity(0))
 SCRIPT = """
-import os
+import os, time
 with open("/proc/self/status") as status:
     mask = next(line for line in status if line.startswith("Cpus_allowed_list:"))
-with open(f"mask.{os.environ['RANK']}.{os.environ['TORCHELASTIC_RESTART_COUNT']}", "w") as file:
+mine = f"mask.{os.environ['RANK']}.{os.environ['TORCHELASTIC_RESTART_COUNT']}"
+with open("half." + mine, "w") as file:
     file.write(mask.split()[1])
+os.rename("half." + mine, mine)
 if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while os.environ["WORLD_SIZE"] != "1" and not os.path.exists("mask.0.0"):
+        time.sleep(0.01)
     raise SystemExit(3)
 """
 
