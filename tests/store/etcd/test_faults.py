@@ -43,6 +43,7 @@ class Load:
         self.seen: list[Batch] = []
         self.is_over = False
         self.story: deque[str] = deque(maxlen=100)
+        self.tasks: list[asyncio.Future[None]] = []
         self._has_counted = asyncio.Event()
 
     def tell(self, line: str) -> None:
@@ -57,6 +58,9 @@ class Load:
                     self._has_counted.clear()
                     await self._has_counted.wait()
         except TimeoutError:
+            for task in self.tasks:
+                if task.done():
+                    task.result()  # which tells why nothing goes on
             raise AssertionError("\n".join(self.story)) from None
 
     async def keep(self, lease: int) -> None:
@@ -154,6 +158,7 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             ]
             keeping = asyncio.ensure_future(load.keep(lease))
             seeing = asyncio.ensure_future(load.see(watch))
+            load.tasks = [*tasks, keeping, seeing]
             await fail_in_turn(members, load)
             load.is_over = True
             await asyncio.gather(*tasks)
