@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import subprocess
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -12,6 +13,7 @@ import pytest
 from tests.store.etcd.servers import FAST, Member, cluster, serving
 
 from phalanx.store.etcd import open_etcd
+from phalanx.store.etcd.binary import find_etcd
 from phalanx.store.etcd.store import EtcdV3Store
 from phalanx.store.port import Batch, Compare, Field, LeaseExpired, Put, StoreReset, Unclear, Watch
 
@@ -144,6 +146,14 @@ async def fail_in_turn(members: list[Member], load: Load) -> None:
         await serving([member])
 
 
+def can_lose_what_it_has() -> bool:
+    """Whether this etcd is of 3.5.0 to 3.5.2: there a member that is killed under load can come back with less than it
+    had (etcd's issue 13766, mended in 3.5.3). The client is right then to say that the store has lost its data.
+    """
+    told = subprocess.run([find_etcd(), "--version"], capture_output=True, text=True, check=True).stdout
+    return any(f"etcd Version: 3.5.{patch}\n" in told for patch in range(3))
+
+
 def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze_in_turn() -> None:
     async def run() -> None:
         async with cluster(3, arguments=FAST) as members:
@@ -185,7 +195,14 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             assert load.seen[-1].revision == end
             await store.close()
 
-    asyncio.run(run())
+    for tries_left in (2, 1, 0):
+        try:
+            asyncio.run(run())
+        except StoreReset:
+            if not (tries_left and can_lose_what_it_has()):
+                raise
+        else:
+            break
 
 
 def test_a_watch_alone_leaves_a_frozen_member() -> None:
