@@ -22,6 +22,9 @@ from tests.system.launch import LIMIT_S, Job, Launch, Script, two_free_ports
 LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
+PRESS_AGAIN_S, QUIET_S = 5.0, 1.0
+
+
 class Person:
     """Types at the keyboard of a pseudo-terminal, and reads its screen."""
 
@@ -43,13 +46,27 @@ class Person:
         return text
 
     def press_until(self, key: bytes, pattern: bytes) -> None:
-        """Press it again and again: readline may show its prompt, and not listen to signals yet for a moment."""
+        """Press it, and again if nothing comes of it: readline may show its prompt before it listens to signals.
+
+        Then wait until the screen is quiet: an answer to the first press may come after the second, and what is typed
+        before a signal is answered is lost with it.
+        """
         deadline = time.monotonic() + LIMIT_S
+        pressed_at = 0.0
         while re.search(pattern, self.seen) is None:
             assert time.monotonic() < deadline, self.seen
-            self.type(key)
-            if select.select([self.keyboard], [], [], 1)[0]:
-                self.seen += os.read(self.keyboard, 1 << 16)
+            if time.monotonic() - pressed_at > PRESS_AGAIN_S:
+                self.type(key)
+                pressed_at = time.monotonic()
+            self._look(0.1)
+        while self._look(QUIET_S):
+            pass
+
+    def _look(self, limit_s: float) -> bool:
+        is_news = bool(select.select([self.keyboard], [], [], limit_s)[0])
+        if is_news:
+            self.seen += os.read(self.keyboard, 1 << 16)
+        return is_news
 
     def read_rest(self) -> bytes:
         """What is shown until nobody holds the terminal any more."""
