@@ -16,6 +16,8 @@ from functools import partial
 from typing import Any, Self
 
 from phalanx.agent.spec import JobSpec
+from phalanx.multiprocessing.procfs import read_file, read_stat
+from phalanx.multiprocessing.trees import names_job
 from phalanx.records import changed
 from phalanx.timer.client import TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer
@@ -80,12 +82,15 @@ class Watchdog:
 
     def _is_of_the_job(self, pid: int) -> bool:
         """A request may name anybody: the keeper, or a stranger who has got the number of a worker that has ended."""
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as environ:
-                variables = environ.read().split(b"\0")
-        except OSError:
+        stat = read_stat(pid)
+        if stat is None:
             return False
-        return any(one.startswith(b"PHALANX_JOB=") and self._mark in one for one in variables)
+        if (
+            stat.state == "D"
+        ):  # reading the environment of one that waits in the kernel could wait with it for ever
+            return stat.parent == os.getpid()
+        environment = read_file(f"/proc/{pid}/environ", None)
+        return environment is not None and names_job(environment, b"PHALANX_JOB=", self._mark)
 
     def _remember(self, event: str, request: FileTimerRequest | None) -> None:
         """Told before the signal is sent: whoever sees the worker's end finds the reason."""

@@ -160,8 +160,14 @@ def _command(args: Any, options: RunOptions) -> tuple[Callable[..., Any] | str, 
         return run_script_path, [options.entrypoint, *arguments]
     if options.no_python:
         return options.entrypoint, arguments
-    python = options.python or os.environ.get("PYTHON_EXEC") or sys.executable
-    return python, ["-u", *(["-m"] if options.module else []), options.entrypoint, *arguments]
+    from phalanx.launcher.interpreter import interpreter
+
+    return interpreter(options.python, os.environ), [
+        "-u",
+        *(["-m"] if options.module else []),
+        options.entrypoint,
+        *arguments,
+    ]
 
 
 def run_script_path(training_script: str, *training_script_args: str) -> None:

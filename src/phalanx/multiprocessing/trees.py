@@ -29,7 +29,7 @@ from phalanx.multiprocessing.procfs import (
 )
 from phalanx.records import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
@@ -56,6 +56,17 @@ class _Root:
 
     start_ticks: int | None
     ended_ticks: int | None = None
+
+
+def names_job(environment: bytes, mark: bytes, token: bytes) -> bool:
+    """Whether a process with this environment is of the job. ``mark`` is a variable's name and ``=``.
+
+    It lists the jobs that the process is in, the outermost first: ``<token>/<token>``.
+    """
+    for entry in environment.split(b"\0"):
+        if entry.startswith(mark):
+            return token in entry[len(mark) :].split(b"/")
+    return False
 
 
 class ProcessTree:
@@ -315,15 +326,8 @@ class ProcessTree:
         for _ in range(_READS_IN_EXEC):
             environment = read_file(f"/proc/{stat.pid}/environ", None)
             if environment or environment is None or stat.parent == _KTHREADD:
-                return environment is not None and self._names_this_job(environment)
+                return environment is not None and names_job(environment, self._mark, self._token)
             os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
-        return False
-
-    def _names_this_job(self, environment: bytes) -> bool:
-        """``PHALANX_JOB`` lists the jobs that a process is in, the outermost first: ``<token>/<token>``."""
-        for entry in environment.split(b"\0"):
-            if entry.startswith(self._mark):
-                return self._token in entry[len(self._mark) :].split(b"/")
         return False
 
     def _watch(self) -> None:
