@@ -19,7 +19,15 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from phalanx.agent.events import CollectEvidence, EvidenceCollected, Finish, JobBegan, PassOn, WorkerTold
+from phalanx.agent.events import (
+    AnnounceCheckpoint,
+    CollectEvidence,
+    EvidenceCollected,
+    Finish,
+    JobBegan,
+    PassOn,
+    WorkerTold,
+)
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
@@ -677,7 +685,9 @@ class Agent:
         self.stop_grace_s: float | None = None
         self.summaries: dict[int, str] = {}
         self.step: int | None = None
+        self.checkpoints_wanted: list[AnnounceCheckpoint] = []
         self._node: dict[type, Callable[[Any], object]] = {
+            AnnounceCheckpoint: self.checkpoints_wanted.append,
             AnnounceStop: self._announce,
             CollectEvidence: self._collect,
             Finish: self._finish,

@@ -96,6 +96,8 @@ def test_a_job_that_grows_only_at_checkpoints_waits_for_one() -> None:
     fleet.start("b")
     fleet.run(500)
     assert fleet.record.number == 1, "a checkpoint before the newcomer came does not count"
+    (wanted,) = fleet["a"].checkpoints_wanted
+    assert wanted.reason == "a node joined: b", "workers are asked, and once"
     fleet.checkpoint("a", 2)
     fleet.run_until_running("a", "b", number=2, within_s=1.0)
 

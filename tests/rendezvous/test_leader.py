@@ -312,9 +312,11 @@ def test_a_window_that_lost_its_newcomer_starts_anew_with_the_next() -> None:
 
 def test_checkpoints_before_the_newcomer_came_do_not_count() -> None:
     one = leader(growth=Growth.AT_CHECKPOINT)
-    assert one.decide(view(Phase.SETTLED, A, B, C, members=MEMBERS, checkpoints=5), NOW) == ()
+    waiting = view(Phase.SETTLED, A, B, C, members=MEMBERS, checkpoints=5)
+    assert [one.key for one in one.decide(waiting, NOW)] == [KEYS.ask("checkpoint", "")]
     assert one.deadline is None, "news will come"
-    assert one.decide(view(Phase.SETTLED, A, B, C, members=MEMBERS, checkpoints=6), NOW + 1) != ()
+    grown = one.decide(view(Phase.SETTLED, A, B, C, members=MEMBERS, checkpoints=6), NOW + 1)
+    assert record_in(grown).reason == "a node joined: c"
 
 
 def test_collecting_waits_for_each_member_that_lives_and_does_not_leave() -> None:
@@ -370,6 +372,7 @@ def test_a_new_round_takes_away_what_only_the_round_before_the_last_needed() -> 
     assert {one.key for one in writes if isinstance(one, Delete)} == {
         KEYS.waiting,
         KEYS.all_answers,
+        KEYS.asks,
         KEYS.joined(2),
         KEYS.reports(1),
         KEYS.members(1),

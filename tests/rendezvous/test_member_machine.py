@@ -13,7 +13,7 @@ from tests.rendezvous.fleet import Agent, Fleet
 from phalanx.agent.restarts.leader import leader_policy
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.machine import UnlistedEvent, Void
-from phalanx.rendezvous import events
+from phalanx.rendezvous import asks, events
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.machine import MemberMachine
 from phalanx.rendezvous.settings import MembershipSettings
@@ -78,6 +78,8 @@ EVENTS: list[object] = [
     events.TimePassed(),
     events.Slept(0.2),
     events.SignalSent(10),
+    asks.AskSent(asks.Ask.STACKS),
+    asks.AskDone(asks.Ask.STACKS, "b.1.1"),
 ]
 
 # A request answered that was never made, a beginning that was, an end that nobody asked for.

@@ -8,6 +8,7 @@ from phalanx.records import Struct
 from phalanx.rendezvous.events import CheckpointDone, NodeExcluded
 
 __all__ = [
+    "AnnounceCheckpoint",
     "CollectEvidence",
     "EvidenceCollected",
     "Finish",
@@ -47,6 +48,13 @@ class WorkerTold(Struct):
 
 
 # Commands
+
+
+class AnnounceCheckpoint(Struct):
+    """Tell the workers of this node that a checkpoint is wanted soon. ``request`` is the same on all nodes."""
+
+    reason: str
+    request: str
 
 
 class CollectEvidence(Struct):

@@ -11,11 +11,11 @@ start or the end; what happens to the group becomes a report. It decides, and ``
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from enum import Enum, auto
 from typing import Any, ClassVar
 
 from phalanx.agent import sentences
 from phalanx.agent.events import (
+    AnnounceCheckpoint,
     CollectEvidence,
     EvidenceCollected,
     Finish,
@@ -45,26 +45,15 @@ from phalanx.agent.membership import Membership
 from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped, with_unheard
 from phalanx.agent.passing import PassedSignals
 from phalanx.agent.restarts.policy import RestartPolicy, exclusion
+from phalanx.agent.state import EARLY, LATE, OVER, AgentState
 from phalanx.agent.verdict.stored import verdict_from
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import StopRepeated
-from phalanx.rendezvous import events
+from phalanx.rendezvous import asks, events
 from phalanx.rendezvous.stored import Outcome, Report
 
 __all__ = ["AgentMachine", "AgentState"]
-
-
-class AgentState(Enum):
-    """Where the job is, seen from this node."""
-
-    NEW = auto()
-    WAITING = auto()
-    RUNNING = auto()
-    LEAVING = auto()
-    COLLECTING = auto()
-    CLOSING = auto()
-    ENDED = auto()
 
 
 class AgentMachine(Machine[AgentState]):
@@ -230,6 +219,11 @@ class AgentMachine(Machine[AgentState]):
             return []
         return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice.number, now) else []
 
+    def _asked_by_others(self, notice: asks.AskHeard, now: float) -> list[Any]:
+        if self.state is not AgentState.RUNNING or notice.what is not asks.Ask.CHECKPOINT:
+            return []
+        return [AnnounceCheckpoint(notice.reason, notice.id)]
+
     def _told_by_worker(self, event: WorkerTold, now: float) -> list[Any]:
         return self._tell(event.what, now)
 
@@ -331,28 +325,26 @@ class AgentMachine(Machine[AgentState]):
         events.MeetingFailed: _not_met,
         events.BarrierPassed: _barrier_passed,
         events.SignalHeard: _pass_on_others,
+        asks.AskHeard: _asked_by_others,
     }
 
-    _EARLY = Void("no round has settled, so no worker exists")
-    _LATE = Void("this round's workers are gone; only evidence of them is still read")
-    _OVER = Void("the end is known, and nothing of the job is left here")
     _GROUP: ClassVar[dict[AgentState, Arrow | Void]] = {
         AgentState.RUNNING: _ask_group,
         AgentState.LEAVING: _ask_group,
     }
     _GROUP_OR_LATE: ClassVar[dict[AgentState, Arrow | Void]] = {
         **_GROUP,
-        AgentState.WAITING: _LATE,
-        AgentState.COLLECTING: _LATE,
-        AgentState.CLOSING: _OVER,
-        AgentState.ENDED: _OVER,
+        AgentState.WAITING: LATE,
+        AgentState.COLLECTING: LATE,
+        AgentState.CLOSING: OVER,
+        AgentState.ENDED: OVER,
     }
     _EVERYWHERE: ClassVar[dict[AgentState, Arrow | Void]] = {
         **dict.fromkeys(
             (AgentState.WAITING, AgentState.RUNNING, AgentState.LEAVING, AgentState.COLLECTING), _hear
         ),
         AgentState.CLOSING: _hear_last,
-        AgentState.ENDED: _OVER,
+        AgentState.ENDED: OVER,
     }
     table: ClassVar[dict[type, dict[AgentState, Arrow | Void]]] = {
         events.Heard: {AgentState.NEW: Void("nothing was asked of the store yet"), **_EVERYWHERE},
@@ -362,14 +354,14 @@ class AgentMachine(Machine[AgentState]):
         WorkersExited: _GROUP_OR_LATE,
         ExceptionSeen: {
             **_GROUP_OR_LATE,
-            AgentState.NEW: _EARLY,
+            AgentState.NEW: EARLY,
             AgentState.RUNNING: _exception_seen,
             AgentState.LEAVING: _exception_seen,
         },
         WorkerTold: {  # what it said last may be read when it is gone
             **dict.fromkeys(AgentState, _told_by_worker),
-            **dict.fromkeys((AgentState.CLOSING, AgentState.ENDED), _OVER),
-            AgentState.NEW: _EARLY,
+            **dict.fromkeys((AgentState.CLOSING, AgentState.ENDED), OVER),
+            AgentState.NEW: EARLY,
         },
         TreeEmptied: _GROUP_OR_LATE,
         MembersRemain: _GROUP_OR_LATE,
@@ -386,15 +378,15 @@ class AgentMachine(Machine[AgentState]):
             AgentState.LEAVING: _leave_faster,
             AgentState.COLLECTING: _remember_stop,
             AgentState.CLOSING: _hurry,
-            AgentState.ENDED: _OVER,
+            AgentState.ENDED: OVER,
         },
         SignalPassed: {
-            AgentState.NEW: _EARLY,
-            AgentState.WAITING: _EARLY,
+            AgentState.NEW: EARLY,
+            AgentState.WAITING: EARLY,
             AgentState.RUNNING: _pass_on,
             AgentState.LEAVING: _pass_on,
-            AgentState.COLLECTING: _LATE,
-            AgentState.CLOSING: _OVER,
-            AgentState.ENDED: _OVER,
+            AgentState.COLLECTING: LATE,
+            AgentState.CLOSING: OVER,
+            AgentState.ENDED: OVER,
         },
     }

@@ -20,7 +20,7 @@ from phalanx.agent.channel import messages
 from phalanx.agent.channel.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
 from phalanx.agent.channel.server import ChannelServer, new_socket_folder
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import JobBegan, SignalPassed, WorkerTold
+from phalanx.agent.events import AnnounceCheckpoint, JobBegan, SignalPassed, WorkerTold
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.membership import Membership
@@ -176,6 +176,9 @@ class Node:
             on_success=self._channel.wills.worker_ended,
         )
         own: dict[type, Callable[[Any], None]] = {
+            AnnounceCheckpoint: lambda command: self._channel.announce_checkpoint(
+                command.reason, command.request
+            ),
             AnnounceStop: self._announce_stop,
             Fence: self._set_fence,
             HoldPort: self._hold_port,

@@ -37,6 +37,7 @@ class JobKeys:
         self.nodes = f"{root}nodes/"
         self.signals = f"{self.job}signals/"
         self.all_answers = f"{self.job}{SINGLE}"
+        self.asks = f"{self.job}asks/"
         self.all_here = f"{self.nodes}here/"
         self.all_joined = f"{self.nodes}joined/"
         self.all_reports = f"{self.nodes}reports/"
@@ -58,6 +59,10 @@ class JobKeys:
     def report(self, number: int, node_id: str, kind: str) -> str:
         """One report of a member: ``first_sign``, ``failing``, ``straggling`` or ``outcome``."""
         return f"{self.reports(number)}{node_id}/{kind}"
+
+    def ask(self, kind: str, node_id: str) -> str:
+        """What a node asks of all nodes of its round; without a node: what the leader asks."""
+        return f"{self.asks}{kind}/{node_id}"
 
     def answer(self, node_id: str) -> str:
         """The leader's answer to the last question of this node, which the node alone waits for."""

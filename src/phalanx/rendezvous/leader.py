@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.records import changed
-from phalanx.rendezvous import joining
+from phalanx.rendezvous import asks, joining
 from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
@@ -114,6 +114,7 @@ class Leader:
             Put(self._keys.round, encode(record)),
             Delete(self._keys.waiting),
             Delete(self._keys.all_answers, is_prefix=True),
+            Delete(self._keys.asks, is_prefix=True),
         )
         if before := view.round:  # its members are still needed; of the round before it nothing is
             opened += (Delete(self._keys.joined(before.number), is_prefix=True),)
@@ -222,8 +223,11 @@ class Leader:
         # The same number is no sign of that: a spare, or who has succeeded, may have lost its lease in this very round.
         if any(one.node.last_round > record.number for one in view.here.values()):
             return self._start_collecting(record, "a node came back that has seen later rounds of this job")
-        if answered := answers(view, record, self._settings, self._policy, self._keys):
-            return answered
+        if written := (
+            answers(view, record, self._settings, self._policy, self._keys)
+            or asks.answered(view, record, self._keys)
+        ):
+            return written
         if done and self._done_since is None:
             self._done_since = now
             self._line.begin(now)
@@ -267,10 +271,14 @@ class Leader:
         if now < window_ends_at and not is_full:
             self._wake_at(now, window_ends_at)
             return ()
-        if self._settings.growth is Growth.AT_CHECKPOINT and view.checkpoints == checkpoints:
-            return ()
         many = f"{len(new)} nodes joined" if len(new) > 1 else "a node joined"
-        return self._start_collecting(record, f"{many}: {listed(new)}", is_planned=True)
+        reason = f"{many}: {listed(new)}"
+        if self._settings.growth is Growth.AT_CHECKPOINT and view.checkpoints == checkpoints:
+            leader = self._settings.node_id
+            return asks.checkpoint_wanted(
+                view, record, self._keys, reason=reason, leader=leader, counted=checkpoints
+            )
+        return self._start_collecting(record, reason, is_planned=True)
 
     def _start_collecting(
         self,

@@ -134,6 +134,7 @@ class Leading:
             open_s=times.open_s(now),
             ran_s=times.ran_s(now),
             answers=job.answers,
+            asks=job.asks,
         )
         writes = self._leader.decide(view, now)
         self.deadline = self._leader.deadline

@@ -348,7 +348,7 @@ class MemberMachine(Machine[MemberState]):
             return commands
         waiting = self._job.new_waiting()
         commands += [events.Told(f"waiting: {waiting}")] if waiting and self.running is None else []
-        commands += [events.SignalHeard(one) for one in self._job.new_signals(self._settings.node_id)]
+        commands += self._part.asks.hear(self._job, self.running)
         commands += self._part.exclusion.end_if_due(now)
         commands += [*self._part.tell(self._job), *self._part.follow(self._job)]
         return [*commands, *self._lead(now), *self._part.barrier(now)]

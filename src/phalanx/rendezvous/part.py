@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.rendezvous.asks import AskDone, Asks, AskSent
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
@@ -46,7 +47,6 @@ from phalanx.rendezvous.stored import (
     Phase,
     Report,
     RoundRecord,
-    SignalRecord,
     VerdictRecord,
     decode,
     encode,
@@ -63,7 +63,6 @@ LEAVE = "leave"
 EXCLUDE = "exclude"
 CHECKPOINT = "checkpoint"
 END = "end"
-SIGNAL = "signal "  # and its number
 REPORT = "report "  # and the round and the kind of it: an answer may come when another round runs
 
 
@@ -101,10 +100,10 @@ class Part:
         # What is to be told about the round ``_mine``
         self._reports: dict[str, bytes] = {}
         self._questions = Questions(settings.node_id, self._reports)
+        self.asks = Asks(settings, keys, here)
         self._told: set[str] = set()
         self.has_untold = False  # how the last round ended here: its lease ended before that was written
         self._checkpoint: int | None = None
-        self._signals: set[int] = set()  # numbers that the other nodes are to hear of
         self.barrier_at: float | None = None
         # What is to be told about the job
         self._verdict: str | None = None
@@ -295,8 +294,8 @@ class Part:
                 # Newcomers may be waiting for this moment; nobody else asks.
                 if self._mine is not None and self._settings.growth is Growth.AT_CHECKPOINT:
                     self._checkpoint = step
-            case SignalSent(number):
-                self._signals.add(number)
+            case SignalSent() | AskSent() | AskDone():
+                self.asks.note(event, self.running)
             case LeaveAsked():
                 self.is_leaving = True
                 self._questions.drop()
@@ -338,10 +337,7 @@ class Part:
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
             commands += self._here.attempt(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
-        for number in sorted(self._signals):
-            value = encode(SignalRecord(node_id=self._settings.node_id))
-            put = Put(f"{self._keys.signals}{number}", value)
-            commands += self._here.attempt(f"{SIGNAL}{number}", (), (put,))
+        commands += self.asks.tell(self.running)
         # A campaign that was under way may be won after this was told, and nobody would lead.
         is_elected = self.is_leading(job) and job.revision >= self._campaigned_at
         if self.is_leaving and (not self._has_told_leaving or is_elected):
@@ -380,10 +376,10 @@ class Part:
             self._checkpoint = None
         elif event.purpose == END:
             self._has_told_end = True
-        elif event.purpose.startswith(SIGNAL):
-            self._signals.discard(int(event.purpose.removeprefix(SIGNAL)))
         elif event.purpose.startswith(REPORT):
             self._was_told(event)
+        else:
+            self.asks.was_told(event.purpose)
 
     def failed(self, event: Transacted) -> None:
         """A guard failed, and not that of the registration."""

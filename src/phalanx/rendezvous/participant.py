@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.rendezvous.asks import AskAnswered, AskHeard
 from phalanx.rendezvous.errors import RendezvousConnectionError
 from phalanx.rendezvous.events import (
     BarrierPassed,
@@ -72,6 +73,8 @@ class Participant:
         self._left = asyncio.Event()
         self._perform: dict[type, Callable[[Any], None]] = {
             **self._session.perform,
+            AskAnswered: lambda _: None,
+            AskHeard: lambda _: None,  # its workers are not ours to ask
             BarrierPassed: lambda _: None,
             Fence: lambda _: None,
             HoldPort: self._hold_port,

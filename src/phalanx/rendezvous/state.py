@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from phalanx.machine import Arrow, Void
-from phalanx.rendezvous import events
+from phalanx.rendezvous import asks, events
 
 __all__ = ["GOING", "NOTED", "MemberState", "connected", "everywhere"]
 
@@ -18,6 +18,8 @@ NOTED = (
     events.SingleFailed,
     events.CheckpointDone,
     events.SignalSent,
+    asks.AskSent,
+    asks.AskDone,
     events.LeaveAsked,
     events.EndAsked,
 )

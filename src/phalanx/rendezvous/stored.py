@@ -158,6 +158,18 @@ class Answer(Struct, kw_only=True):
     delay_s: float = 0.0
 
 
+class AskRecord(Struct, kw_only=True):
+    """``job/asks/<kind>/<who asks>``: what is asked of all nodes of a round."""
+
+    id: str
+    node_id: str
+    """Who asks; empty: the leader, for the job."""
+    round: int
+    reason: str = ""
+    is_answered: bool = False
+    """All members have done it, as the leader knows."""
+
+
 class SignalRecord(Struct, kw_only=True):
     """``job/signals/<number>``: the last time that an agent was sent this signal."""
 

@@ -8,6 +8,7 @@ from phalanx.records import Struct
 from phalanx.rendezvous.keys import SINGLE, JobKeys
 from phalanx.rendezvous.stored import (
     Answer,
+    AskRecord,
     BadRecord,
     Joined,
     Member,
@@ -95,6 +96,10 @@ class View(Struct, kw_only=True):
     """Of the current round: for single restarts, by node and sequence."""
     answers: Mapping[str, Answer] = {}
     """The last answer to each node."""
+    asks: Mapping[tuple[str, str], AskRecord] = {}
+    """What is asked of all nodes, by kind and by who asks."""
+    saved: Mapping[str, frozenset[str]] = {}
+    """Of the current round: the asks for which each node has saved stacks."""
     straggling: frozenset[str] = frozenset()
     """Of the current round: nodes with workers that still ran long after others of the same node had ended."""
 
@@ -144,6 +149,7 @@ class JobView:
         self.verdict: VerdictRecord | None = None
         self.waiting: Waiting | None = None
         self.answers: dict[str, Answer] = {}
+        self.asks: dict[tuple[str, str], AskRecord] = {}
         self.broken = ""
         """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
@@ -204,6 +210,8 @@ class JobView:
                 self.waiting = decode(Waiting, kv.value)
             elif kv.key.startswith(self._keys.all_answers):
                 self.answers[kv.key.removeprefix(self._keys.all_answers)] = decode(Answer, kv.value)
+            elif kv.key.startswith(self._keys.asks):
+                self.asks[self._ask(kv.key)] = decode(AskRecord, kv.value)
             elif kv.key.startswith(self._keys.signals):
                 number = kv.key.removeprefix(self._keys.signals)
                 node_id = decode(SignalRecord, kv.value).node_id
@@ -224,6 +232,13 @@ class JobView:
             self.waiting = None
         elif key.startswith(self._keys.all_answers):
             self.answers.pop(key.removeprefix(self._keys.all_answers), None)
+        elif key.startswith(self._keys.asks):
+            self.asks.pop(self._ask(key), None)
+
+    def _ask(self, key: str) -> tuple[str, str]:
+        """Kind, and who asks."""
+        kind, _, who = key.removeprefix(self._keys.asks).partition("/")
+        return kind, who
 
 
 class Nodes:
@@ -240,6 +255,7 @@ class Nodes:
         self._failing: dict[int, set[str]] = {}
         self._straggling: dict[int, set[str]] = {}
         self._questions: dict[int, dict[str, dict[int, Report]]] = {}
+        self._saved: dict[int, dict[str, frozenset[str]]] = {}
         self._checkpoints = 0
 
     def view(
@@ -250,6 +266,7 @@ class Nodes:
         open_s: float = 0.0,
         ran_s: float = 0.0,
         answers: Mapping[str, Answer] | None = None,
+        asks: Mapping[tuple[str, str], AskRecord] | None = None,
     ) -> View:
         """What the leader decides on. ``members``: of the current round when it has settled, else of the one before."""
         number = 0 if record is None else record.number
@@ -267,6 +284,8 @@ class Nodes:
             ran_s=ran_s,
             questions=self._questions.get(number, {}),
             answers={} if answers is None else answers,
+            asks={} if asks is None else asks,
+            saved=self._saved.get(number, {}),
         )
 
     def put(self, items: Iterable[KeyValue]) -> None:
@@ -305,6 +324,9 @@ class Nodes:
             self._straggling.setdefault(number, set()).add(node_id)
         elif what == "checkpoint":
             self._checkpoints += 1
+        elif what == "stacks":
+            saved = self._saved.setdefault(number, {})
+            saved[node_id] = saved.get(node_id, frozenset()) | {kv.value.decode(errors="replace")}
         elif what.startswith(SINGLE) and _is_number(what.removeprefix(SINGLE)):
             questions = self._questions.setdefault(number, {}).setdefault(node_id, {})
             questions[int(what.removeprefix(SINGLE))] = decode(Report, kv.value)

@@ -11,7 +11,7 @@ from signal import Signals
 from typing import Any
 
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn, WorkerTold
+from phalanx.agent.events import AnnounceCheckpoint, CollectEvidence, EvidenceCollected, PassOn, WorkerTold
 from phalanx.agent.group import (
     AnnounceStop,
     ExceptionSeen,
@@ -92,6 +92,7 @@ class SimulatedProcesses:
         self._boot_offset_s = self._offset_s()
         self._alarm: Entry | None = None
         self.perform: dict[type, Callable[[Any], None]] = {
+            AnnounceCheckpoint: _nothing,
             AnnounceStop: _nothing,
             CollectEvidence: self._collect_evidence,
             Fence: self._set_fence,

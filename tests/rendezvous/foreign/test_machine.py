@@ -25,7 +25,7 @@ from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.verdict.verdict import Failure, Verdict
 from phalanx.machine import Void
 from phalanx.multiprocessing.machine import SignalTree, SignalWorkers
-from phalanx.rendezvous import events
+from phalanx.rendezvous import asks, events
 from phalanx.rendezvous.foreign import events as foreign_events
 from phalanx.rendezvous.foreign.machine import ForeignMachine, ForeignState
 from phalanx.rendezvous.round import Round
@@ -220,6 +220,8 @@ SAMPLES: dict[type, Any] = {
         events.EndAsked("the end"),
         events.EndAsked("verdict"),
         events.SignalSent(10),
+        asks.AskSent(asks.Ask.STACKS),
+        asks.AskDone(asks.Ask.STACKS, "b.1.1"),
         events.NodeExcluded("broken"),
         events.PortNotHeld(1, "none is free"),
         events.TimePassed(),

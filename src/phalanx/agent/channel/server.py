@@ -66,6 +66,7 @@ class ChannelServer:
         self._on_refusal = on_refusal
         self.round = 0
         self.stop_line: bytes | None = None
+        self.checkpoint_line: bytes | None = None
         self.connections: set[_Connection] = set()
         """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
         self.leaving: dict[_Connection, asyncio.Transport] = {}
@@ -118,13 +119,19 @@ class ChannelServer:
         ``values`` is what they share; without any, who asks for them is told that there are none.
         """
         self.round = number
-        self.stop_line = None
+        self.stop_line = self.checkpoint_line = None
         self._values = values
         self.wills.new_round(values)
         for request in self._give_up(lambda _: True):
             request.connection.answer(request.number, error="the round is over")
         for connection in [one for one in self.connections if one.round not in (None, number)]:
             connection.end(f"round {connection.round} is over")
+
+    def announce_checkpoint(self, reason: str, request: str) -> None:
+        """Ask all workers of this round for a checkpoint; who connects later is told, too."""
+        self.checkpoint_line = line_of({"type": "checkpoint", "reason": reason, "request": request})
+        for connection in [one for one in self.connections if one.round is not None]:
+            connection.send(self.checkpoint_line)
 
     def announce_stop(self, signal_name: str, grace_s: float) -> None:
         """Tell the workers of this round, also those that connect later, that they are being stopped."""
@@ -349,8 +356,9 @@ class _Connection(asyncio.Protocol):
         self.pid = fields.integer("pid")
         self.round = self.server.round
         self.local_rank = local_rank
-        if self.server.stop_line is not None:
-            self.send(self.server.stop_line)
+        for line in (self.server.checkpoint_line, self.server.stop_line):
+            if line is not None:
+                self.send(line)
 
 
 def new_socket_folder() -> str:

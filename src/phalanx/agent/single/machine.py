@@ -35,6 +35,7 @@ from phalanx.agent.single.worker import (
     WorkerStarted,
     granted_line,
 )
+from phalanx.agent.state import OVER
 from phalanx.agent.verdict.stored import failures_text
 from phalanx.machine import Arrow, Void
 from phalanx.multiprocessing.machine import WorkerExited
@@ -231,7 +232,7 @@ class SingleAgent(AgentMachine):
             AgentState.RUNNING: _ask_group,
             AgentState.LEAVING: _ask_group,
             AgentState.COLLECTING: Void("its group has ended, and no life follows"),
-            AgentState.CLOSING: AgentMachine._OVER,
-            AgentState.ENDED: AgentMachine._OVER,
+            AgentState.CLOSING: OVER,
+            AgentState.ENDED: OVER,
         },
     }

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
+from phalanx.rendezvous.asks import AskDone, AskSent
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
@@ -355,6 +356,7 @@ class ForeignMachine(Machine[ForeignState]):
         FirstSignSeen: _WITH_WORKERS,
         CheckpointDone: {**dict.fromkeys(_BEFORE_THE_END, _TOLD_LATER), **_OVER},
         SignalSent: _WITH_WORKERS,
+        **dict.fromkeys((AskSent, AskDone), _WITH_WORKERS),
         NodeExcluded: {**dict.fromkeys(_BEFORE_THE_END, _excluded), **_OVER},
         LeaveAsked: {**dict.fromkeys(_BEFORE_THE_END, _leave), **_OVER},
         EndAsked: {**dict.fromkeys(_BEFORE_THE_END, _end_all), **_OVER},
