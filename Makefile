@@ -24,7 +24,7 @@ help:
 	@echo 'make docs    the pages of docs/ as HTML, strictly'
 	@echo 'make clean   remove what the targets made'
 
-demo: $(VENV)/package.stamp
+demo: $(VENV)/demo.stamp
 	$(BIN)/python examples/demo.py
 
 test: lint $(VENV)/test.stamp
@@ -64,6 +64,6 @@ $(VENV)/package.stamp: $(VENV)/pip.stamp pyproject.toml
 	$(PIP) install --editable .
 	@touch $@
 
-$(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/docs.stamp: $(VENV)/%.stamp: $(VENV)/package.stamp
+$(VENV)/demo.stamp $(VENV)/lint.stamp $(VENV)/test.stamp $(VENV)/docs.stamp: $(VENV)/%.stamp: $(VENV)/package.stamp
 	$(PIP) install --group $*
 	@touch $@
