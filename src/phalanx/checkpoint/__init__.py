@@ -1,0 +1,32 @@
+"""Durable checkpoints: a step is published whole or not at all, checked before it is loaded, kept while it is needed.
+
+``Checkpointer`` saves and loads; whatever can write a file can be saved. Each name loads when it is used; importing
+this package imports nothing else.
+
+Exceptions: ``CheckpointError``, of which ``SaveFailed``, ``NoGoodStep`` and ``CannotCheck`` are kinds.
+"""
+
+from __future__ import annotations
+
+from phalanx import lazy
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
+
+if TYPE_CHECKING:
+    from phalanx.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from phalanx.checkpoint.exceptions import CannotCheck as CannotCheck
+    from phalanx.checkpoint.exceptions import CheckpointError as CheckpointError
+    from phalanx.checkpoint.exceptions import NoGoodStep as NoGoodStep
+    from phalanx.checkpoint.exceptions import SaveFailed as SaveFailed
+    from phalanx.checkpoint.saved import Loaded as Loaded
+    from phalanx.checkpoint.saved import Problem as Problem
+    from phalanx.checkpoint.saved import SavedStep as SavedStep
+
+__getattr__, __dir__, __all__ = lazy.names(
+    __name__,
+    {
+        "phalanx.checkpoint.checkpointer": "Checkpointer",
+        "phalanx.checkpoint.exceptions": "CannotCheck CheckpointError NoGoodStep SaveFailed",
+        "phalanx.checkpoint.saved": "Loaded Problem SavedStep",
+    },
+)

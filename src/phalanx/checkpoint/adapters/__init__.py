@@ -1,0 +1,1 @@
+"""What is saved through other libraries: each adapter is thin, and its library loads when it is used."""

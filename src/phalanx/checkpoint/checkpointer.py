@@ -1,0 +1,188 @@
+"""``Checkpointer``: what a training script calls. Which process writes, in what order; the work is done elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from phalanx.checkpoint.exceptions import NoGoodStep
+from phalanx.checkpoint.manifest import json_value
+from phalanx.checkpoint.naming import STEP_MAX
+from phalanx.checkpoint.saved import Loaded, Problem, read_by
+from phalanx.checkpoint.shelf import Shelf
+from phalanx.checkpoint.staging import Staging
+from phalanx.errors.channel import checkpoint_done
+
+TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Checkpointer"]
+
+log = logging.getLogger("phalanx.checkpoint")
+
+
+class Checkpointer:
+    """Saves the steps of a training, and finds the newest good one again.
+
+    ``folder`` holds the steps, the newest ``keep`` of which are kept. ``writer``: who writes. ``"job"``: rank 0, one
+    copy, in a folder that all see; ``"node"``: local rank 0 of each node, a full copy in the node's own folder;
+    ``"rank"``: each rank its part, in a folder that all see. ``background``: how many saves may wait while training
+    goes on; 0: ``save`` returns when the step is on the disk. ``strong``: sha256 also where xxhash is installed. Ranks
+    and world size are by default those of the environment. ``store``: what ranks agree through, by default the round's
+    values; ``timeout_s``: how long they wait for each other.
+
+    >>> import tempfile
+    >>> with Checkpointer(tempfile.mkdtemp()) as checkpointer:
+    ...     checkpointer.save(100, lambda folder: (folder / "weights").write_bytes(b"1234"), {"epoch": 3})
+    ...     loaded = checkpointer.load_latest(lambda saved: (saved.folder / "weights").read_bytes())
+    ...     loaded.step, loaded.meta, loaded.value
+    True
+    (100, {'epoch': 3}, b'1234')
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        keep: int = 3,
+        *,
+        writer: Literal["job", "node", "rank"] = "job",
+        background: int = 0,
+        strong: bool = False,
+        rank: int | None = None,
+        local_rank: int | None = None,
+        world_size: int | None = None,
+        store: Any = None,
+        timeout_s: float = 1800.0,
+    ) -> None:
+        if writer not in ("job", "node", "rank"):
+            raise ValueError(f"writer is 'job', 'node' or 'rank', not {writer!r}")
+        if isinstance(keep, bool) or keep < 1:
+            raise ValueError(f"keep is the number of steps to keep, at least 1, not {keep!r}")
+        self.shelf = Shelf(folder)
+        self.keep = keep
+        self.writer = writer
+        self.background = background
+        self.strong = strong
+        self.rank = _number("RANK", 0) if rank is None else rank
+        self.local_rank = _number("LOCAL_RANK", self.rank) if local_rank is None else local_rank
+        self.world_size = _number("WORLD_SIZE", 1) if world_size is None else world_size
+        self.store = store
+        self.timeout_s = timeout_s
+        self.run_id = os.environ.get("TORCHELASTIC_RUN_ID", "")
+        self.round = _number("PHALANX_ROUND", 0)
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any] | None = None) -> bool:
+        """Save ``state`` as ``step``, with ``meta``, a JSON object. True: this call wrote it, or part of it.
+
+        ``state`` is a mapping of names to bytes, numpy arrays or JSON values, a callable that takes a folder to write
+        into, or an object with ``write(folder)``. A step that is there already is replaced. Raises ``SaveFailed``, and
+        ``ValueError`` or ``TypeError`` for arguments that cannot be saved.
+        """
+        step = checked_step(step)
+        kept = json_value({} if meta is None else meta, "meta")
+        # Q: writer="rank" goes to sharded.py; background > 0 puts _save_here into background.py's queue.
+        if (self.rank if self.writer == "job" else self.local_rank) != 0:
+            return False
+        self._save_here(step, state, kept)
+        return True
+
+    def load_latest(self, reader: Any = None) -> Loaded | None:
+        """The newest good step, read by ``reader``; None if there is none. Damaged ones are named and set aside.
+
+        With more than one rank, all call this, and all get the same step: the newest that every rank can read.
+        """
+        # Q: world_size > 1 asks agreement.py which step it is.
+        for step in reversed(self.shelf.steps()):
+            problems = self.shelf.check(step)
+            if not problems:
+                return self._read(step, reader)
+            self.set_aside(step, problems)
+        return None
+
+    def load(self, step: int, reader: Any = None) -> Loaded:
+        """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at."""
+        step = checked_step(step)
+        problems = self.shelf.check(step)
+        if problems:
+            raise NoGoodStep(f"step {step} cannot be loaded: " + "; ".join(map(str, problems)))
+        return self._read(step, reader)
+
+    def steps(self) -> list[int]:
+        """The steps that are there, ascending. No file is read: a damaged one is among them."""
+        return self.shelf.steps()
+
+    def verify(self, step: int | None = None) -> list[Problem]:
+        """What is wrong with a step, or with all. Reads every file, changes nothing. Raises ``CannotCheck``."""
+        wanted = self.shelf.steps() if step is None else [checked_step(step)]
+        return [problem for each in wanted for problem in self.shelf.check(each)]
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Return when all background saves are on the disk. Raises what went wrong with one, once."""
+
+    def close(self) -> None:
+        """``wait``, and end the thread of background saves."""
+        self.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def set_aside(self, step: int, problems: list[Problem]) -> None:
+        """Name a damaged step, once, and give it another name."""
+        aside = self.shelf.set_aside(step, str(problems[0]))
+        log.warning("%s; it is not used%s", problems[0], f", and is now {aside.name}" if aside else "")
+
+    def published(self, step: int) -> None:
+        """What follows a publication: the agent is told, and old steps are removed."""
+        checkpoint_done(step)
+        self.shelf.retain(self.keep, just=step)
+
+    def _save_here(self, step: int, state: Any, meta: dict[str, Any]) -> None:
+        self.shelf.tidy()
+        staging = Staging(
+            self.shelf,
+            step,
+            world_size=self.world_size,
+            writer=self.writer,
+            run_id=self.run_id,
+            round_number=self.round,
+            strong=self.strong,
+        )
+        try:
+            staging.publish([staging.write(state)], meta)
+        except BaseException:
+            staging.abandon()
+            raise
+        self.published(step)
+
+    def _read(self, step: int, reader: Any) -> Loaded:
+        saved = self.shelf.saved(step, self.shelf.look(step))
+        return Loaded(step, saved.meta, read_by(reader, saved), saved)
+
+
+def checked_step(step: object) -> int:
+    """``step`` as a number that a folder's name can hold. Raises ``TypeError`` or ``ValueError``.
+
+    >>> checked_step(True)
+    Traceback (most recent call last):
+    TypeError: a step is an int, not True
+    """
+    if isinstance(step, bool) or not hasattr(step, "__index__"):
+        raise TypeError(f"a step is an int, not {step!r}")
+    number = int(step.__index__())
+    if not 0 <= number <= STEP_MAX:
+        raise ValueError(f"a step is from 0 to 2**63 - 1, not {number}")
+    return number
+
+
+def _number(variable: str, default: int) -> int:
+    try:
+        return int(os.environ[variable])
+    except (KeyError, ValueError):
+        return default

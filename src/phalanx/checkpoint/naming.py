@@ -1,0 +1,161 @@
+"""The names in a folder of checkpoints: which are steps, which are none yet or no more, and how each is made. Pure."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "LATEST",
+    "MANIFEST",
+    "STEP_MAX",
+    "aside_name",
+    "doomed_name",
+    "is_aside",
+    "is_doomed",
+    "is_own",
+    "part_name",
+    "replaced_name",
+    "replaced_step",
+    "staging_name",
+    "staging_token",
+    "step_name",
+    "step_number",
+    "token_of",
+]
+
+LATEST = "latest"
+MANIFEST = "manifest.json"
+STEP_MAX = 2**63 - 1  # what other programs, and JSON readers with 64-bit numbers, can hold
+
+_OWN = re.compile(r"step-([0-9]{9,19})")
+# The number at the end of the name: step-100, step_100, checkpoint-100, global_step100, epoch=3-step=100, 100.
+_FOREIGN = re.compile(r"(?:[^.].*?)??([0-9]{1,19})")
+_ASIDE = re.compile(r"step-[0-9]{9,19}\.bad(?:-[0-9]+)?")
+_STAGING = re.compile(r"\.step-([0-9]{9,19})\.(.+)\.partial")
+_REPLACED = re.compile(r"\.step-([0-9]{9,19})\.replaced")
+_DOOMED = re.compile(r"\.step-[0-9]{9,19}\..+\.deleting")
+
+
+def step_name(step: int) -> str:
+    """The name of a published step's folder: nine digits sort as they count; more are possible.
+
+    >>> step_name(1000)
+    'step-000001000'
+    """
+    return f"step-{step:09d}"
+
+
+def step_number(name: str) -> int | None:
+    """The step that a folder of this name has, ours or another program's: the number at its end.
+
+    >>> [step_number(name) for name in ("step_100", "global_step20", "epoch=3-step=70", "7", "latest")]
+    [100, 20, 70, 7, None]
+    """
+    found = _FOREIGN.fullmatch(name)
+    if found is None or is_aside(name):
+        return None
+    number = int(found[1])
+    return number if number <= STEP_MAX else None
+
+
+def is_own(name: str) -> bool:
+    """Whether a published step of ours has this name: only such folders are ever removed or set aside.
+
+    >>> is_own("step-000001000"), is_own("checkpoint-1000")
+    (True, False)
+    """
+    found = _OWN.fullmatch(name)
+    return found is not None and step_name(int(found[1])) == name and int(found[1]) <= STEP_MAX
+
+
+def part_name(rank: int) -> str:
+    """The name of a rank's folder within a step.
+
+    >>> part_name(3)
+    'rank-00003'
+    """
+    return f"rank-{rank:05d}"
+
+
+def token_of(run_id: str, round_number: int) -> str:
+    """Whose a staging folder is, as a part of its name: what a file name cannot hold becomes ``_``.
+
+    >>> token_of("team/job 7", 2)
+    'team_job_7.r2'
+    """
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:64] or 'none'}.r{round_number}"
+
+
+def staging_name(step: int, token: str) -> str:
+    """The name of the folder in which a step is written.
+
+    >>> staging_name(1000, token_of("job", 2))
+    '.step-000001000.job.r2.partial'
+    """
+    return f".{step_name(step)}.{token}.partial"
+
+
+def staging_token(name: str) -> str | None:
+    """The token within the name of a staging folder; None for any other name.
+
+    >>> staging_token(".step-000001000.job.r2.partial")
+    'job.r2'
+    """
+    found = _STAGING.fullmatch(name)
+    return found[2] if found else None
+
+
+def replaced_name(step: int) -> str:
+    """What an existing step is called while a new one takes its place.
+
+    >>> replaced_name(1000)
+    '.step-000001000.replaced'
+    """
+    return f".{step_name(step)}.replaced"
+
+
+def replaced_step(name: str) -> int | None:
+    """The step that is being replaced under this name.
+
+    >>> replaced_step(".step-000001000.replaced")
+    1000
+    """
+    found = _REPLACED.fullmatch(name)
+    return int(found[1]) if found and replaced_name(int(found[1])) == name else None
+
+
+def doomed_name(name: str, token: str) -> str:
+    """What a folder is called while it is deleted.
+
+    >>> doomed_name("step-000001000", "0f3a")
+    '.step-000001000.0f3a.deleting'
+    """
+    found = re.search(r"step-[0-9]{9,19}", name)
+    return f".{found[0] if found else step_name(0)}.{token}.deleting"
+
+
+def is_doomed(name: str) -> bool:
+    """Whether this is a folder that somebody began to delete.
+
+    >>> is_doomed(".step-000001000.0f3a.deleting")
+    True
+    """
+    return _DOOMED.fullmatch(name) is not None
+
+
+def aside_name(step: int, number: int) -> str:
+    """What a damaged step is called once it was set aside; ``number`` counts those of the same step from 1.
+
+    >>> aside_name(1000, 1), aside_name(1000, 2)
+    ('step-000001000.bad', 'step-000001000.bad-2')
+    """
+    return f"{step_name(step)}.bad" + (f"-{number}" if number > 1 else "")
+
+
+def is_aside(name: str) -> bool:
+    """Whether this is a step that was set aside.
+
+    >>> is_aside("step-000001000.bad-2")
+    True
+    """
+    return _ASIDE.fullmatch(name) is not None
