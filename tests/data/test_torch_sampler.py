@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from phalanx.data import ElasticDistributedSampler
+from phalanx.data.torch_sampler import ElasticDistributedSampler
 
 CASES = [(10, 3, 0), (10, 3, 3), (7, 8, 0), (12, 4, 4)]
 

@@ -183,9 +183,14 @@ _ROWS = (
     ("elastic.utils.api", "phalanx.launcher.variables", "get_env_variable_or_raise"),
     ("elastic.utils.api", "phalanx.store.tcp", "get_socket_with_port"),
     ("elastic.utils.api", "phalanx.launcher.macros", "macros"),
-    ("elastic.utils.data", "phalanx.data", "CyclingIterator ElasticDistributedSampler"),
+    ("elastic.utils.data", "phalanx.data", "CyclingIterator"),
+    ("elastic.utils.data", "phalanx.data.torch_sampler", "ElasticDistributedSampler"),
     ("elastic.utils.data.cycling_iterator", "phalanx.data", "CyclingIterator"),
-    ("elastic.utils.data.elastic_distributed_sampler", "phalanx.data", "ElasticDistributedSampler"),
+    (
+        "elastic.utils.data.elastic_distributed_sampler",
+        "phalanx.data.torch_sampler",
+        "ElasticDistributedSampler",
+    ),
     (
         "elastic.utils.distributed",
         "phalanx.store.tcp",

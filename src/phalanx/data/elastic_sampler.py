@@ -1,0 +1,241 @@
+"""Which items of a dataset each rank takes, in a job whose number of ranks changes in the middle of an epoch.
+
+An epoch is one order (``order.py``), dealt out in turn from a position on that the training loop tells. Whatever
+the number of ranks, together they take the next items of that order. Needs no torch; torch's ``DataLoader`` takes it
+as its ``sampler``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sized
+from typing import Any, Literal, get_args
+
+from phalanx.data.order import Order
+
+__all__ = ["ElasticDistributedSampler"]
+
+Even = Literal["pad", "drop", "none"]
+
+_VERSION = 1  # of the state, and with it of the order that the position was counted in
+_KEYS = {"version", "epoch", "position", "length", "seed", "shuffle"}
+_SEEDS = 1 << 64
+_LENGTHS = 1 << 48  # what Order mixes well; at one byte an item, 256 TiB
+
+
+class ElasticDistributedSampler:
+    """Deals the items of a dataset to ``num_replicas`` ranks, of which this one is ``rank``; by default the job's.
+
+    ``dataset_or_length`` is a dataset with a length, or the length itself. The order is a function of ``seed``, epoch
+    and length alone (or ``range(length)`` without ``shuffle``). Rank r of W takes what stands at ``position`` + r,
+    + r + W, + r + 2 W…, so that in each step all ranks together take the next items of the order, for any W.
+
+    ``position`` is how many items all ranks together have trained on in this epoch. The training loop tells it with
+    ``advance``, after each step, because loaders read ahead; ``start_index`` is the one to begin with. ``state_dict``
+    has it, and is the same on all ranks.
+
+    At the end of an epoch up to W - 1 items may not suffice for all ranks. ``even="pad"`` fills up from the beginning
+    of the epoch, ``"drop"`` leaves these items out, ``"none"`` gives them to some ranks only: then ranks may differ by
+    one item, and a collective operation in each step would wait for ever.
+
+    Raises ``ValueError`` for values out of range, ``TypeError`` for a dataset without a length.
+
+    >>> sampler = ElasticDistributedSampler(10, num_replicas=2, rank=0, shuffle=False)
+    >>> sampler.advance(4)  # two steps of two items
+    >>> list(sampler), len(sampler)
+    ([4, 6, 8], 3)
+    >>> grown = ElasticDistributedSampler(10, num_replicas=3, rank=2, shuffle=False)
+    >>> grown.load_state_dict(sampler.state_dict())
+    >>> list(grown)
+    [6, 9]
+    """
+
+    def __init__(
+        self,
+        dataset_or_length: Sized | int,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        start_index: int = 0,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        even: Even = "pad",
+    ) -> None:
+        self.length = _length(dataset_or_length)
+        self.num_replicas, self.rank = _place(num_replicas, rank)
+        if not 0 <= start_index <= self.length:
+            raise ValueError(
+                f"start_index {start_index} is no place in a dataset of {self.length}; write 0 to {self.length}"
+            )
+        if not 0 <= seed < _SEEDS:
+            raise ValueError(f"seed {seed} is out of range; write 0 to 2^64 - 1")
+        if even not in get_args(Even):
+            raise ValueError(f'even {even!r} is not known; write "pad", "drop" or "none"')
+        self.shuffle = shuffle
+        self.seed = seed
+        self.even: Even = even
+        self._epoch = 0
+        self._position = start_index
+        self._used_up = (
+            False  # by this process; an epoch that was loaded at its end is not asked for by mistake
+        )
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is being gone through; after ``load_state_dict`` the one to go on with."""
+        return self._epoch
+
+    @property
+    def position(self) -> int:
+        """How many items of this epoch all ranks together have trained on."""
+        return self._position
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin ``epoch``; to be called before each pass, on every rank.
+
+        The epoch in which the sampler already is goes on from its position, so that a loop may begin with ``epoch``
+        after a state was loaded, and an interrupted pass is taken up. When this process has gone through all of it,
+        the same epoch begins again.
+        """
+        if not 0 <= epoch < _SEEDS:
+            raise ValueError(f"epoch {epoch} is out of range; write 0 or more")
+        if epoch != self._epoch or self._used_up:
+            self._position = 0
+        self._epoch = epoch
+        self._used_up = False
+
+    def advance(self, samples: int) -> None:
+        """All ranks together have trained on ``samples`` more items: the global batch, also in the epoch's last step.
+
+        What goes beyond the end of the epoch does not count. Iterators that are under way are not changed.
+        """
+        if samples < 0:
+            raise ValueError(f"advance({samples}) goes back; load_state_dict does that")
+        self._position = min(self.length, self._position + samples)
+        self._used_up |= samples > 0 and self._position == self.length
+
+    def __len__(self) -> int:
+        """How many items this rank takes, from the position to the end of the epoch."""
+        left = self.length - self._position
+        if self.even == "pad":
+            return (left + self.num_replicas - 1) // self.num_replicas
+        if self.even == "drop":
+            return left // self.num_replicas
+        return max(0, left + self.num_replicas - 1 - self.rank) // self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        """This rank's items, from the position to the end of the epoch.
+
+        Raises ``RuntimeError`` if ``advance`` has reached the end and nobody has begun another epoch since: a pass over
+        nothing would look like an epoch.
+        """
+        if self._used_up:
+            raise RuntimeError(
+                f"epoch {self._epoch} has no items left, all {self.length} are used; call set_epoch({self._epoch + 1})"
+                f" before the next pass"
+            )
+        # Not a generator itself: the state counts as it is now, not as it is when the first item is asked for.
+        return _dealt(
+            Order(self.seed, self._epoch, self.length) if self.shuffle else None,
+            range(
+                self._position + self.rank,
+                self._position + self.rank + len(self) * self.num_replicas,
+                self.num_replicas,
+            ),
+            self.length,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Epoch and position, and what they were counted in: numbers only, for JSON. The same for all ranks."""
+        return {
+            "version": _VERSION,
+            "epoch": self._epoch,
+            "position": self._position,
+            "length": self.length,
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` returned, in a job of any number of ranks.
+
+        Raises ``ValueError`` if that was over a dataset of another length or in another order: its position would
+        mean other items here. The sampler is then as before.
+        """
+        version = state.get("version")
+        if version != _VERSION:
+            raise ValueError(
+                f"a sampler's state of version {version!r} is not known here, only {_VERSION}; it was not saved by"
+                f" this class, or by a later release"
+            )
+        if lacking := _KEYS - state.keys():
+            raise ValueError(
+                f"the sampler's state has no {', '.join(sorted(lacking))}; it is not a whole one"
+            )
+        for name, mine in (("length", self.length), ("seed", self.seed), ("shuffle", self.shuffle)):
+            if state[name] != mine:
+                raise ValueError(
+                    f"the sampler's state was saved with {name} {state[name]!r}, and here {name} is {mine!r}: its"
+                    f" position {state['position']} would mean other items; make the sampler as it was,"
+                    f" or begin an epoch without the state"
+                )
+        epoch, position = state["epoch"], state["position"]
+        if not (0 <= epoch < _SEEDS and 0 <= position <= self.length):
+            raise ValueError(
+                f"the sampler's state has epoch {epoch} and position {position}, which are no places"
+            )
+        self._epoch, self._position, self._used_up = epoch, position, False
+
+
+def _dealt(order: Order | None, places: range, length: int) -> Iterator[int]:
+    for place in places:
+        # Beyond the end there is padding: the epoch's own beginning, as often as it takes.
+        within = place if place < length else place % length
+        yield within if order is None else order.at(within)
+
+
+def _length(given: Sized | int) -> int:
+    if isinstance(given, int) and not isinstance(given, bool):
+        length = given
+    else:
+        try:
+            length = len(given)  # type: ignore[arg-type] # what has no length says so
+        except TypeError:
+            raise TypeError(
+                f"{type(given).__name__} has no length, so its items cannot be dealt to ranks; give the number of items"
+            ) from None
+    if not 0 <= length < _LENGTHS:
+        raise ValueError(f"a dataset of {length} items is out of range; write 0 to 2^48 - 1")
+    return length
+
+
+def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
+    """How many ranks there are, and which of them this is: as given, as the launcher says, as torch says, or alone."""
+    from_launcher = "WORLD_SIZE" in os.environ and "RANK" in os.environ
+    # Never imported for this: who has a process group has imported it.
+    torch = None if from_launcher else sys.modules.get("torch.distributed")
+    grouped = torch is not None and torch.is_available() and torch.is_initialized()
+    if num_replicas is None:
+        num_replicas = (
+            _number("WORLD_SIZE")
+            if from_launcher
+            else int(torch.get_world_size())
+            if torch and grouped
+            else 1
+        )
+    if rank is None:
+        rank = _number("RANK") if from_launcher else int(torch.get_rank()) if torch and grouped else 0
+    if num_replicas < 1 or not 0 <= rank < num_replicas:
+        raise ValueError(f"rank {rank} is none of {num_replicas}; ranks are 0 to num_replicas - 1")
+    return num_replicas, rank
+
+
+def _number(variable: str) -> int:
+    value = os.environ[variable]
+    try:
+        return int(value)
+    except ValueError:
+        raise ValueError(
+            f"{variable}={value} is no number; launchers set it, or give num_replicas and rank"
+        ) from None
