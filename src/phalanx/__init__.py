@@ -1,8 +1,8 @@
 """Phalanx: an elastic launcher and supervisor for distributed jobs.
 
 For training scripts, all of it optional (a script needs no change to be launched): ``record``, ``progress``,
-``should_stop``, ``exclude_node``. For programs that launch: ``launch``, ``start``. Importing this package imports
-nothing else; each name is loaded when it is used.
+``should_stop``, ``should_checkpoint``, ``exclude_node``. For programs that launch: ``launch``, ``start``. Importing
+this package imports nothing else; each name is loaded when it is used.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from phalanx.errors.channel import checkpoint_done as checkpoint_done
     from phalanx.errors.channel import exclude_node as exclude_node
     from phalanx.errors.channel import progress as progress
+    from phalanx.errors.channel import should_checkpoint as should_checkpoint
     from phalanx.errors.channel import should_stop as should_stop
     from phalanx.errors.channel import values as values
     from phalanx.launcher.elastic.launch_config import LaunchConfig as LaunchConfig
@@ -41,7 +42,7 @@ __getattr__, __dir__, __all__ = lazy.names(
     {
         "phalanx.agent.restarts.policy": "RestartPolicy",
         "phalanx.errors": "record",
-        "phalanx.errors.channel": "NoAgent checkpoint_done exclude_node progress should_stop values",
+        "phalanx.errors.channel": "NoAgent checkpoint_done exclude_node progress should_checkpoint should_stop values",
         "phalanx.launcher.elastic.launch_config": "LaunchConfig",
         "phalanx.launcher.elastic.launching": "elastic_launch launch_agent",
         "phalanx.launcher.functions.failure": "JobStopped WorkerFailed worker_failed",

@@ -1,9 +1,9 @@
 """The worker's end of the channel to its agent: what a training script can tell, ask and share.
 
 ``progress``, ``checkpoint_done`` and ``exclude_node`` notify: they never raise, never wait longer than 0.2 s, and do
-nothing without an agent. ``should_stop`` is a look at what the agent has said. ``values`` are requests and can fail:
-``NoAgent``, ``ValuesTimeout``, or ``ValueError``. All of it is safe in threads; a forked child opens a connection of
-its own when it has something to say.
+nothing without an agent. ``should_stop`` and ``should_checkpoint`` look at what the agent has said; with a step the
+ranks agree on one, see ``_agreeing``. ``values`` are requests and can fail: ``NoAgent``, ``ValuesTimeout``, or
+``ValueError``. All of it is safe in threads; a forked child opens a connection of its own when it has to say something.
 The socket is the C module's: it loads in a millisecond, and no ``socket.py`` beside the script takes its place.
 """
 
@@ -21,9 +21,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ._agreeing import Agreeing
     from ._values import RoundValues
 
-__all__ = ["NoAgent", "ValuesTimeout", "checkpoint_done", "exclude_node", "progress", "should_stop", "values"]
+__all__ = [
+    "NoAgent",
+    "ValuesTimeout",
+    "checkpoint_done",
+    "exclude_node",
+    "progress",
+    "should_checkpoint",
+    "should_stop",
+    "values",
+]
 
 _PATH = "PHALANX_AGENT"
 _NOTIFY_S = 0.2  # a training step may be late by that, once
@@ -65,11 +75,15 @@ def progress(step: int) -> None:
 
 
 def checkpoint_done(step: int) -> None:
-    """Tell the agent that the checkpoint of ``step`` is complete.
+    """Tell the agent that the checkpoint of ``step`` is complete. One rank of the job tells it.
+
+    For this process, what asked for a checkpoint has one then: ``should_checkpoint()`` is False until the next request.
 
     >>> checkpoint_done(1000)
     """
-    _client().notify(lambda: {"type": "checkpoint", "step": int(step)})
+    client = _client()
+    client.wanted.clear()
+    client.notify(lambda: {"type": "checkpoint", "step": int(step)})
 
 
 def exclude_node(reason: str) -> None:
@@ -80,13 +94,36 @@ def exclude_node(reason: str) -> None:
     _client().notify(lambda: {"type": "exclude", "reason": str(reason)[:_MESSAGE_CHARACTERS]})
 
 
-def should_stop() -> bool:
+def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
     """Whether the agent is stopping this worker: save and leave. Stays True. Costs about a microsecond or two.
 
-    >>> should_stop()
-    False
+    With ``step``, the number of the step that this rank has finished, the ranks of the round agree on one that none of
+    them has passed, and it is True from that step on: all leave at the same step. Call it once in each step, on every
+    rank. It never waits for another rank, and holds for ranks that are less than ``margin`` steps apart. It is True at
+    once when there is nothing to agree on (a rank failed or was lost) or no time left (half of the grace is over).
+
+    >>> should_stop(), should_stop(1000)
+    (False, False)
     """
-    return _client().should_stop()
+    client = _client()
+    is_told = client.is_told_to_stop()
+    return is_told if step is None or not is_told else client.agreeing.should_stop(step, margin)
+
+
+def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
+    """Whether somebody asks for a checkpoint now: by a signal, or to change the job's size; and when it is to stop.
+
+    True until this process calls ``checkpoint_done``. With ``step``, as in ``should_stop``, the ranks agree: it is True
+    at one step, the same on all ranks, once for each request.
+
+    >>> should_checkpoint(), should_checkpoint(1000)
+    (False, False)
+    """
+    client = _client()
+    is_told = client.is_told_to_stop()
+    if step is None:
+        return is_told or bool(client.wanted)
+    return (is_told or client.has_request) and client.agreeing.should_checkpoint(step, margin)
 
 
 def exception_recorded(info: dict[str, Any], message: str, error_file: str | None) -> None:
@@ -149,6 +186,22 @@ class _Connection:
             self.socket.close()
             raise
 
+    def answers(
+        self, requests: list[dict[str, Any]], timeout_s: float, send_s: float = _ANSWER_S
+    ) -> list[dict[str, Any]]:
+        """Send requests, and wait for all of their answers; raises OSError."""
+        for number, request in enumerate(requests):
+            self.send({"id": number, **request}, send_s)
+        ends_at = time.monotonic() + timeout_s
+        found: dict[int, dict[str, Any]] = {}
+        while len(found) < len(requests):
+            for message in self.receive(max(ends_at - time.monotonic(), 0.001)):
+                if message.get("type") == "answer":
+                    found[message["id"]] = message
+                if message.get("type") == "refused":
+                    raise NoAgent(f"the agent refused: {message.get('reason')}")
+        return [found[number] for number in range(len(requests))]
+
     def send(self, message: dict[str, Any], timeout_s: float) -> None:
         """Send one line, whole or not at all: the connection is of no more use after an exception."""
         line = encode(message).encode("ascii") + b"\n"
@@ -182,7 +235,14 @@ class _Client:
         self._idle: list[_Connection] = []
         self._retry_at = 0.0
         self._progress_at = 0.0
-        self._stop = False
+        self._agreeing: Agreeing | None = None
+        self.stop: dict[str, Any] | None = None
+        """The stop, as the agent has told of it last."""
+        self.requests: dict[str, None] = {}
+        """For checkpoints, which the ranks have not agreed about yet."""
+        self._last_request = ""
+        self.wanted: set[str] = set()
+        """Those of them, or of earlier ones, that this process did not answer by ``checkpoint_done``."""
 
     def progress(self, step: int) -> None:
         now = time.monotonic()
@@ -209,21 +269,46 @@ class _Client:
         finally:
             self._lock.release()
 
-    def should_stop(self) -> bool:
-        if self._stop or not self._path or not self._lock.acquire(False):
-            return self._stop
+    @property
+    def has_request(self) -> bool:
+        """Whether the ranks have to agree about a checkpoint."""
+        return bool(self.requests) or (self._agreeing is not None and self._agreeing.is_open)
+
+    @property
+    def agreeing(self) -> Agreeing:
+        """This process's part in what the ranks agree on."""
+        if self._agreeing is None:
+            from ._agreeing import Agreeing
+
+            self._agreeing = Agreeing(self, self._path, _number("WORLD_SIZE"))
+        return self._agreeing
+
+    def is_told_to_stop(self) -> bool:
+        """Take what the agent has said by now."""
+        if not self._path or not self._lock.acquire(False):
+            return self.stop is not None
         try:
             connection = self._connected()
             if connection is not None:
                 for message in connection.receive(0.0):
-                    self._stop = self._stop or message.get("type") == "stop"
+                    self._take(message)
         except BlockingIOError:
             pass  # nothing was said
         except Exception:  # noqa: BLE001 # as in notify
             self._lose()
         finally:
             self._lock.release()
-        return self._stop
+        return self.stop is not None
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message.get("type") == "stop":
+            self.stop = message
+        elif message.get("type") == "checkpoint":
+            request = str(message["request"])
+            if request != self._last_request:  # who connects again is told again
+                self._last_request = request
+                self.requests[request] = None
+                self.wanted.add(request)
 
     def ask(self, request: dict[str, Any], wait_s: float = 0.0) -> Any:
         """Send a request on a connection that nobody else uses, and wait for the answer."""
@@ -248,7 +333,7 @@ class _Client:
                 for request in some:
                     if "wait_s" in request:
                         request["wait_s"] = min(request["wait_s"], rest_s)
-                answers += _answers(connection, some, rest_s + _ANSWER_S)
+                answers += connection.answers(some, rest_s + _ANSWER_S)
         except BaseException as error:
             connection.socket.close()
             if isinstance(error, OSError) and not isinstance(error, NoAgent):
@@ -256,16 +341,15 @@ class _Client:
             raise
         with self._lock:
             self._idle.append(connection)
-        for answer in answers:
-            if "error" in answer:
-                raise NoAgent(answer["error"]) if answer.get("lost") else ValueError(answer["error"])
-        return [answer["value"] for answer in answers]
+        return [value_of(answer) for answer in answers]
 
     def forget(self) -> None:
         """Close a parent's connections in this forked child, without a word to the agent."""
         for connection in (self._notices, *self._idle):
             if connection is not None:
                 connection.socket.close()
+        if self._agreeing is not None:
+            self._agreeing.close()
 
     def _connected(self) -> _Connection | None:
         if self._notices is None and time.monotonic() >= self._retry_at:
@@ -291,20 +375,11 @@ def _client() -> _Client:
     return _the_client
 
 
-def _answers(
-    connection: _Connection, requests: list[dict[str, Any]], timeout_s: float
-) -> list[dict[str, Any]]:
-    for number, request in enumerate(requests):
-        connection.send({"id": number, **request}, _ANSWER_S)
-    ends_at = time.monotonic() + timeout_s
-    found: dict[int, dict[str, Any]] = {}
-    while len(found) < len(requests):
-        for message in connection.receive(max(ends_at - time.monotonic(), 0.001)):
-            if message.get("type") == "answer":
-                found[message["id"]] = message
-            if message.get("type") == "refused":
-                raise NoAgent(f"the agent refused: {message.get('reason')}")
-    return [found[number] for number in range(len(requests))]
+def value_of(answer: dict[str, Any]) -> Any:
+    """What was asked for; raises ``NoAgent`` or ``ValueError`` if it could not be had."""
+    if "error" in answer:
+        raise NoAgent(answer["error"]) if answer.get("lost") else ValueError(answer["error"])
+    return answer["value"]
 
 
 def _number(*variables: str) -> int:

@@ -1,0 +1,160 @@
+"""A rank's part in what the ranks of its round agree on, performed: the questions of ``_agreed``, asked of the agent.
+
+Nothing raises, and nothing waits for another rank. A question waits for the own agent and the job's store, together
+up to ten seconds in one call, and one second after a call in which it did so in vain.
+"""
+
+from __future__ import annotations
+
+import time
+
+from . import channel
+from ._agreed import ADD, COMPARE_SET, Agreed
+
+TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
+
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["Agreeing"]
+
+# Of a store that is out of reach. A rank that goes on without an answer may pass the step on which the others agree,
+# which costs more than a pause: the ranks wait for each other anyway. The fence of this node ends longer outages.
+_CALL_S = 10.0
+_AGAIN_S = 1.0  # a store that was silent for that long may be silent for longer, and a stop is to find its half grace
+_CAUSES_WITHOUT_HOPE = frozenset(("failure", "loss"))  # some rank will not come to any step
+
+
+class Agreeing:
+    """Two agreements: on a step to stop at, and on steps for checkpoints. ``path`` is the agent's socket."""
+
+    def __init__(self, client: channel._Client, path: str, world_size: int) -> None:
+        import _thread
+
+        self._client = client
+        self._path = path
+        self._lock = _thread.allocate_lock()
+        self._connection: channel._Connection | None = None
+        self._stop = Agreed("phalanx/agree/stop", max(world_size, 1))
+        self._checkpoint = Agreed("phalanx/agree/checkpoint", max(world_size, 1))
+        self._is_stopped = False
+        self._stops_at: float | None = None  # if the ranks do not agree before
+        self._has_values = True
+        self._was_silent = False
+        self._said: set[str] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something is to be asked about checkpoints."""
+        return self._checkpoint.is_open
+
+    def should_stop(self, step: int, margin: int) -> bool:
+        """Whether the agreed step has come; the agent has told of a stop before."""
+        if not self._is_stopped:
+            self._stop.hear("stop")
+            self._is_stopped = self._at(self._stop, step, margin) or self._has_no_time()
+        return self._is_stopped
+
+    def should_checkpoint(self, step: int, margin: int) -> bool:
+        """Whether the agreed step has come, of a checkpoint or of a stop."""
+        client = self._client
+        if client.stop is not None and self.should_stop(step, margin):
+            return True
+        while client.requests:
+            self._checkpoint.hear(client.requests.popitem()[0])
+        if not self._checkpoint.is_open or not self._at(self._checkpoint, step, margin):
+            return False
+        client.wanted &= self._checkpoint.open
+        return True
+
+    def close(self) -> None:
+        """Without a word to the agent."""
+        if self._connection is not None:
+            self._connection.socket.close()
+            self._connection = None
+
+    def _has_no_time(self) -> bool:
+        stop = self._client.stop
+        assert stop is not None, "the agent told of it"
+        if stop.get("cause") in _CAUSES_WITHOUT_HOPE or not self._has_values or self._stop.missed:
+            return True
+        if self._stops_at is None:
+            said_at, grace_s = stop.get("monotonic_ns"), stop.get("grace_s")
+            now = time.monotonic()
+            begun = min(said_at / 1e9, now) if isinstance(said_at, int) else now
+            self._stops_at = begun + (grace_s / 2 if isinstance(grace_s, int | float) else 0.0)
+        return time.monotonic() >= self._stops_at
+
+    def _at(self, agreed: Agreed, step: int, margin: int) -> bool:
+        if not self._has_values or not self._lock.acquire(False):
+            return False  # another thread, or a signal handler within this call: one of them is enough
+        try:
+            return self._ask(agreed, int(step), int(margin))
+        except OSError as reason:  # NoAgent is one
+            self._was_silent = True
+            self.close()
+            self._say(f"cannot ask at which step all ranks act, and goes on to try: {reason}")
+        except ValueError as reason:
+            self._has_values = False
+            self._say(f"cannot agree with the other ranks on a step: {reason}")
+        except Exception as reason:  # noqa: BLE001 # a border: training goes on whatever is wrong with the channel
+            self.close()
+            self._say(f"could not agree with the other ranks on a step: {type(reason).__name__}: {reason}")
+        finally:
+            self._lock.release()
+        return False
+
+    def _ask(self, agreed: Agreed, step: int, margin: int) -> bool:
+        ends_at = time.monotonic() + (_AGAIN_S if self._was_silent else _CALL_S)
+        if self._stops_at is not None:
+            ends_at = max(min(ends_at, self._stops_at), time.monotonic() + _AGAIN_S)
+        call, answer = agreed.at(step, margin), None
+        try:
+            while True:
+                answer = self._answer(call.send(answer), ends_at)
+                self._was_silent = False
+        except StopIteration as end:
+            if agreed.missed:
+                at, here = agreed.missed
+                self._say(
+                    f"came to step {here} before it heard that all ranks were to act at step {at}: the ranks are "
+                    "further apart than the margin of should_stop and should_checkpoint, or the job's store was slow; "
+                    "if it is the former, use a larger margin, or wait for the device in each step"
+                )
+            return bool(end.value)
+
+    def _answer(self, question: tuple[Any, ...], ends_at: float) -> Any:
+        kind, key, *texts = question
+        request: dict[str, Any] = {"type": kind, "key": key}
+        if kind == ADD:
+            request["amount"] = 1
+        elif kind == COMPARE_SET:
+            request["expected"], request["desired"] = map(_packed, texts)
+        else:
+            request["wait_s"] = 0.0
+        rest_s = max(ends_at - time.monotonic(), 0.001)
+        if self._connection is None:
+            self._connection = channel._Connection(self._path, rest_s)
+        answer = channel.value_of(self._connection.answers([request], rest_s, rest_s)[0])
+        return answer if kind == ADD or answer is None else _unpacked(answer)
+
+    def _say(self, sentence: str) -> None:
+        kind = sentence[:20]
+        if kind not in self._said:
+            self._said.add(kind)
+            import logging
+
+            rank = channel._number("RANK")
+            logging.getLogger("phalanx").warning("rank %d %s", rank, sentence)
+
+
+def _packed(text: str | None) -> str | None:
+    from ._values import _base64
+
+    return None if text is None else _base64(text)
+
+
+def _unpacked(value: str) -> str:
+    from ._values import _bytes_of
+
+    return (_bytes_of(value) or b"").decode()

@@ -1,0 +1,282 @@
+"""The step that ranks agree on, with every interleaving that hypothesis finds: no clock, no process, no store."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.errors._agreed import ADD, COMPARE_SET, GET, Agreed
+
+
+class Lost(Exception):
+    """The question, or its answer, did not arrive."""
+
+
+class Values:
+    """The values of a round. Each question is one moment."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.questions = 0
+
+    def ask(self, question: tuple[Any, ...]) -> Any:
+        self.questions += 1
+        kind, key, *rest = question
+        if kind == GET:
+            return self.values.get(key)
+        if kind == ADD:
+            self.values[key] = str(int(self.values.get(key, "0")) + 1)
+            return int(self.values[key])
+        assert kind == COMPARE_SET
+        expected, desired = rest
+        if self.values.get(key) == expected:
+            self.values[key] = desired
+        return self.values.get(key)
+
+
+class Rank:
+    """A loop with a call in each step; between two calls it meets the others."""
+
+    def __init__(self, values: Values, ranks: int, first_call: int = 0, margin: int = 2) -> None:
+        self.agreed = Agreed("agree", ranks)
+        self.values = values
+        self.first_call = first_call
+        self.margin = margin
+        self.step = 0
+        self.said: list[int] = []
+        self.is_dead = False
+        self.is_done = False  # with its call of this step
+        self._call: Generator[Any, Any, bool] | None = None
+        self._question: Any = None
+
+    def move(self, fate: str = "answered") -> None:
+        """One question further, or to the end of the call."""
+        if self._call is None:
+            if self.step < self.first_call:
+                self.is_done = True
+                return
+            self._call = self.agreed.at(self.step, self.margin)
+            self._go(None)
+        elif fate == "never arrived":
+            self._go(Lost())
+        else:
+            answer = self.values.ask(self._question)
+            self._go(Lost() if fate == "answer lost" else answer)
+
+    def _go(self, answer: Any) -> None:
+        assert self._call is not None
+        try:
+            if isinstance(answer, Lost):
+                self._question = self._call.throw(answer)
+            else:
+                self._question = self._call.send(answer)
+        except StopIteration as end:
+            if end.value:
+                self.said.append(self.step)
+            self._call, self.is_done = None, True
+        except Lost:
+            self._call, self.is_done = None, True
+
+
+def run(
+    draw: Any,
+    ranks: list[Rank],
+    deliveries: list[tuple[int, int, str]],
+    *,
+    steps: int,
+    apart: int = 0,
+    deaths: dict[int, int] | None = None,
+    losses: float = 0,
+) -> None:
+    """Move one rank at a time, as drawn. Nobody begins a step before all have ended the one ``apart`` + 1 before it.
+
+    ``deliveries``: at which move of all, to which rank, which request.
+    """
+    moves = 0
+    while True:
+        for at, rank, request in deliveries:
+            if at == moves:
+                ranks[rank].agreed.hear(request)
+        for rank, at in (deaths or {}).items():
+            if at == moves:
+                ranks[rank].is_dead = True
+        moves += 1
+        slowest = min(one.step + one.is_done for one in ranks)
+        able = []
+        for one in ranks:
+            if one.is_dead:
+                continue
+            if one.is_done and one.step + 1 <= slowest + apart and one.step + 1 < steps:
+                one.step, one.is_done = one.step + 1, False
+            if not one.is_done:
+                able.append(one)
+        if not able:
+            return
+        fate = draw(st.sampled_from(["answered"] * 9 + ["answer lost"])) if losses else "answered"
+        draw(st.sampled_from(able)).move(fate)
+
+
+STEPS = 40
+LATEST_DELIVERY = 40  # moves; with four ranks and a margin of two there are steps left after that
+
+
+def deliveries_to_all(draw: Any, ranks: int, requests: list[str]) -> list[tuple[int, int, str]]:
+    return [
+        (draw(st.integers(0, LATEST_DELIVERY)), rank, request)
+        for request in requests
+        for rank in range(ranks)
+    ]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_all_ranks_say_it_at_the_same_step_once_for_each_request(data: Any) -> None:
+    count = data.draw(st.integers(1, 4))
+    requests = [f"r{one}" for one in range(data.draw(st.integers(1, 3)))]
+    apart, margin = data.draw(st.sampled_from([(0, 1), (0, 2), (1, 2), (1, 3)]))
+    values = Values()
+    ranks = [Rank(values, count, data.draw(st.sampled_from([0, 0, 0, 5])), margin) for _ in range(count)]
+    run(data.draw, ranks, deliveries_to_all(data.draw, count, requests), steps=STEPS, apart=apart)
+
+    assert len({tuple(one.said) for one in ranks}) == 1, "another step, or another number of times"
+    assert 1 <= len(ranks[0].said) <= len(requests)
+    for one in ranks:
+        assert one.agreed.missed is None
+        assert not one.agreed.is_open, "nothing is asked any more, and no request is left"
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_requests_that_are_apart_are_not_merged(data: Any) -> None:
+    count = data.draw(st.integers(1, 3))
+    values = Values()
+    ranks = [Rank(values, count) for _ in range(count)]
+    for turn in range(3):
+        for one in ranks:
+            one.agreed.hear(f"r{turn}")
+            one.agreed.hear(f"r{turn}")
+        run(data.draw, ranks, [], steps=10 * (turn + 1))
+        for one in ranks:
+            assert len(one.said) == turn + 1
+            one.agreed.hear(f"r{turn}")  # told again, as to who connects anew
+    run(data.draw, ranks, [], steps=40)
+    assert all(one.said == ranks[0].said and len(one.said) == 3 for one in ranks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_ranks_whose_agents_name_one_event_differently_agree_too(data: Any) -> None:
+    count = data.draw(st.integers(2, 4))
+    values = Values()
+    ranks = [Rank(values, count) for _ in range(count)]
+    told = [(data.draw(st.integers(0, 10)), rank, f"own of {rank}") for rank in range(count)]
+    run(data.draw, ranks, told, steps=STEPS)
+    assert all(one.said == ranks[0].said for one in ranks)
+    assert len(ranks[0].said) == 1
+    assert not any(one.agreed.is_open for one in ranks)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_rank_that_dies_leaves_the_others_free_and_at_no_different_steps(data: Any) -> None:
+    count = data.draw(st.integers(2, 4))
+    values = Values()
+    ranks = [Rank(values, count) for _ in range(count)]
+    deaths = {data.draw(st.integers(0, count - 1)): data.draw(st.integers(0, 60))}
+    run(data.draw, ranks, deliveries_to_all(data.draw, count, ["r"]), steps=STEPS, deaths=deaths)  # it ends
+    steps = {step for one in ranks for step in one.said}
+    assert len(steps) <= 1
+    assert all(len(one.said) <= 1 for one in ranks)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_lost_answers_delay_an_agreement_and_never_split_it(data: Any) -> None:
+    """Who hears no answer does not know whether its question arrived; here it did."""
+    count = data.draw(st.integers(1, 4))
+    values = Values()
+    ranks = [Rank(values, count, margin=2) for _ in range(count)]
+    run(data.draw, ranks, deliveries_to_all(data.draw, count, ["r"]), steps=STEPS, losses=0.1)
+    missed = [one for one in ranks if one.agreed.missed]
+    said = {tuple(one.said) for one in ranks if one not in missed}
+    assert len(said) <= 1, "who could not read the step in time knows that; the others are together"
+    assert all(len(one.said) <= 1 for one in ranks)
+    assert all(not one.said for one in missed), "never a step that is past"
+
+
+def test_a_request_costs_one_question_for_each_step_and_nothing_when_it_is_over() -> None:
+    values = Values()
+    first, last = Rank(values, 2), Rank(values, 2)
+
+    def step(rank: Rank) -> int:
+        before = values.questions
+        rank.is_done = False
+        while not rank.is_done:
+            rank.move()
+        rank.step += 1
+        return values.questions - before
+
+    assert step(first) == step(last) == 0
+    first.agreed.hear("r")
+    assert [step(first), step(last), step(first), step(last)] == [2, 0, 1, 0]
+    last.agreed.hear("r")
+    assert [step(last), step(first)] == [6, 1]
+    assert [step(last), step(first), step(last), step(first)] == [0, 0, 0, 0]
+    assert first.said == last.said == [5]
+
+
+def test_steps_may_be_told_in_jumps() -> None:
+    values = Values()
+    ranks = [Agreed("agree", 2) for _ in range(2)]
+    said: list[tuple[int, int]] = []
+    for one in ranks:
+        one.hear("r")
+    for step in range(0, 60, 10):
+        for number, one in enumerate(ranks):
+            if ask(one, values, step):
+                said.append((step, number))
+    assert said == [(10, 0), (10, 1)]
+
+
+def test_who_comes_to_a_round_in_which_the_others_have_agreed_already_says_nothing_and_is_with_them_next() -> (
+    None
+):
+    values = Values()
+    one, other = Agreed("agree", 2), Agreed("agree", 2)
+    for step in range(5):
+        for rank in (one, other):
+            rank.hear("old")
+            ask(rank, values, step)
+    successor = Agreed("agree", 2)
+    successor.hear("old")
+    assert not any(ask(successor, values, step) for step in range(5, 8))
+    assert successor.missed is not None
+    for rank in (one, successor):
+        rank.hear("new")
+    found: list[tuple[int, int]] = []
+    for step in range(8, 14):
+        found += [(step, number) for number, rank in enumerate((one, successor)) if ask(rank, values, step)]
+    assert found == [(10, 0), (10, 1)]
+
+
+def test_ranks_that_are_further_apart_than_the_margin_know_it() -> None:
+    values = Values()
+    slow, fast = Agreed("agree", 2), Agreed("agree", 2)
+    fast.hear("r")
+    assert not any(ask(fast, values, step) for step in range(9))
+    slow.hear("r")
+    assert not ask(slow, values, 1)
+    assert not ask(fast, values, 9)
+    assert fast.missed == (3, 9)
+
+
+def ask(agreed: Agreed, values: Values, step: int) -> bool:
+    call, answer = agreed.at(step, 2), None
+    try:
+        while True:
+            answer = values.ask(call.send(answer))
+    except StopIteration as end:
+        return bool(end.value)
