@@ -1,0 +1,271 @@
+"""Finds jobs on this machine: their agents, and the workers of each, through ``/proc``.
+
+An agent is known by its keeper, a child of the same program whose name is ``phalanx-keeper``; its workers are those of
+its children that lead a session and have a rank in their environment. A process is a number *and* a start time, checked
+again behind a pidfd before anything is done to it. Those of other users are seen by root alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection
+
+from phalanx.multiprocessing.procfs import Stat, read_all, read_file, read_stat, start_ticks_of
+from phalanx.records import Struct
+
+__all__ = [
+    "Agent",
+    "Job",
+    "Process",
+    "Worker",
+    "descendants",
+    "find_jobs",
+    "open_process",
+    "same_job",
+    "signal_process",
+]
+
+_GONE = "ZX"
+_KEEPER = "phalanx-keeper"
+_SHOWN = 60  # letters of a command in a message
+
+
+class Process(Struct):
+    """A process: its number, and when it started in clock ticks since boot."""
+
+    pid: int
+    start_ticks: int
+
+
+class Worker(Struct):
+    """A live worker, as its environment describes it."""
+
+    process: Process
+    rank: int
+    local_rank: int
+    node: int
+    local_world_size: int
+    world_size: int
+    round: int
+    run_id: str
+    token: str
+    master: str
+    """Where the workers of its round meet: the same for all of them, and for no other job's."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+
+class Agent(Struct):
+    """A launcher and its workers on this machine, by rank. ``node`` is its number in the job (GROUP_RANK)."""
+
+    process: Process
+    command: str
+    workers: tuple[Worker, ...]
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.process.pid
+
+    @property
+    def node(self) -> int:
+        """The number of its node in the job."""
+        return self.workers[0].node
+
+    @property
+    def run_id(self) -> str:
+        """The id of the job."""
+        return self.workers[0].run_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all workers of the round are there: they are started one after the other."""
+        return len(self.workers) >= self.workers[0].local_world_size
+
+
+class Job(Struct):
+    """A job's part on this machine: one agent, or several of one id whose ranks do not overlap."""
+
+    run_id: str
+    agents: tuple[Agent, ...]
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """All its workers here, by rank."""
+        return tuple(
+            sorted((one for agent in self.agents for one in agent.workers), key=lambda one: one.rank)
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no worker of its agents here is missing."""
+        return all(agent.is_complete for agent in self.agents)
+
+    def agent_of(self, node: int) -> Agent:
+        """The agent of the node with this number, which is here."""
+        return next(agent for agent in self.agents if agent.node == node)
+
+    def __str__(self) -> str:
+        """The job in a list of several: id, script, ranks, pids."""
+        ranks = ", ".join(str(one.rank) for one in self.workers)
+        pids = ", ".join(str(agent.pid) for agent in self.agents)
+        return f"{self.run_id} (agent pid {pids}; rank {ranks}; {self.agents[0].command})"
+
+
+def find_jobs(*, below: int | None = None) -> list[Job]:
+    """The jobs that have workers on this machine; of agents that are, or descend from, the process ``below`` alone."""
+    table = read_all()
+    agents = [
+        agent
+        for keeper in table.values()
+        if keeper.command == _KEEPER and (agent := _agent_of(keeper, table, below)) is not None
+    ]
+    found: list[list[Agent]] = []
+    for agent in sorted(agents, key=lambda one: (one.run_id, one.node, one.process.start_ticks)):
+        for job in found:
+            if same_job(job, agent):
+                job.append(agent)
+                break
+        else:
+            found.append([agent])
+    return [Job(members[0].run_id, tuple(members)) for members in found]
+
+
+def same_job(members: Collection[Agent], other: Agent) -> bool:
+    """Whether an agent is one more of this job: the same id, a node that none of them is, and where they meet.
+
+    Two jobs may have one id, each in a store of its own. Workers of one round of a job meet in one place.
+    """
+    mine = other.workers[0]
+    for agent in members:
+        one = agent.workers[0]
+        if agent.node == other.node or one.run_id != mine.run_id:
+            return False
+        if one.round == mine.round and one.master != mine.master:
+            return False
+    return True
+
+
+def descendants(process: Process) -> list[Process]:
+    """The process, and all that descend from it; nobody if it has ended."""
+    table = read_all()
+    own = table.get(process.pid)
+    if own is None or own.start_ticks != process.start_ticks:
+        return []
+    children: dict[int, list[Stat]] = {}
+    for stat in table.values():
+        children.setdefault(stat.parent, []).append(stat)
+    found, pending = [process], [process.pid]
+    while pending:
+        for stat in children.get(pending.pop(), ()):
+            found.append(Process(stat.pid, stat.start_ticks))
+            pending.append(stat.pid)
+    return found
+
+
+def open_process(process: Process) -> int | None:
+    """A pidfd of exactly this process; None if it has ended. Opened first, compared after."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    stat = read_stat(process.pid)
+    if stat is None or stat.start_ticks != process.start_ticks or stat.state in _GONE:
+        os.close(fd)
+        return None
+    return fd
+
+
+def signal_process(fd: int, number: int) -> bool:
+    """Signal the process behind a pidfd; False if it has ended. Raises ``PermissionError``."""
+    try:
+        signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _agent_of(keeper: Stat, table: dict[int, Stat], below: int | None) -> Agent | None:
+    """The agent of which this is the keeper, and its workers; None if there are none, or it is none."""
+    stat = table.get(keeper.parent)
+    if stat is None or not _is_ours(stat.pid) or not _descends(stat.pid, below, table):
+        return None
+    # The keeper was forked and has run no other program: an orphan's new parent has another command line.
+    command = read_file(f"/proc/{stat.pid}/cmdline", None)
+    if not command or command != read_file(f"/proc/{keeper.pid}/cmdline", None):
+        return None
+    workers = _newest_of_each(
+        [
+            worker
+            for one in table.values()
+            if one.parent == stat.pid and one.session == one.pid and (worker := _worker(one)) is not None
+        ]
+    )
+    if not workers or start_ticks_of(stat.pid) != stat.start_ticks:
+        return None
+    return Agent(Process(stat.pid, stat.start_ticks), _shown(command), workers)
+
+
+def _is_ours(pid: int) -> bool:
+    try:
+        return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return False
+
+
+def _descends(pid: int, ancestor: int | None, table: dict[int, Stat]) -> bool:
+    while ancestor is not None and pid != ancestor:
+        stat = table.get(pid)
+        if stat is None or pid <= 1:
+            return False
+        pid = stat.parent
+    return True
+
+
+def _worker(stat: Stat) -> Worker | None:
+    # A process that waits in the kernel (D) may hold the lock that reading its environment takes: next time.
+    if stat.state in _GONE or stat.state == "D" or stat.command == _KEEPER:
+        return None
+    text = read_file(f"/proc/{stat.pid}/environ", None) or b""
+    found = dict(entry.partition(b"=")[::2] for entry in text.split(b"\0"))
+
+    def number(name: bytes) -> int:
+        return int(found[name])
+
+    try:
+        return Worker(
+            process=Process(stat.pid, stat.start_ticks),
+            rank=number(b"RANK"),
+            local_rank=number(b"PHALANX_LOCAL_RANK" if b"PHALANX_LOCAL_RANK" in found else b"LOCAL_RANK"),
+            node=number(b"GROUP_RANK"),
+            local_world_size=number(b"LOCAL_WORLD_SIZE"),
+            world_size=number(b"WORLD_SIZE"),
+            round=number(b"PHALANX_ROUND"),
+            run_id=os.fsdecode(found[b"TORCHELASTIC_RUN_ID"]),
+            token=os.fsdecode(found[b"PHALANX_JOB"].rpartition(b"/")[2]),
+            master=os.fsdecode(b":".join((found[b"MASTER_ADDR"], found[b"MASTER_PORT"]))),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _newest_of_each(workers: list[Worker]) -> tuple[Worker, ...]:
+    """One worker for each rank of the newest round: what an ended one left, and the agent adopted, is none.
+
+    It has the environment of its worker, and may lead a session; but the worker was there first.
+    """
+    latest = max((one.round for one in workers), default=0)
+    by_rank: dict[int, Worker] = {}
+    for one in sorted(workers, key=lambda one: one.process.start_ticks):
+        if one.round == latest:
+            by_rank.setdefault(one.rank, one)
+    return tuple(by_rank[rank] for rank in sorted(by_rank))
+
+
+def _shown(command: bytes) -> str:
+    text = os.fsdecode(command.rstrip(b"\0").replace(b"\0", b" "))
+    return text if len(text) <= _SHOWN else f"…{text[1 - _SHOWN :]}"
