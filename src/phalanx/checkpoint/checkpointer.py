@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping
-from typing import Any, Literal
 
-from phalanx.checkpoint.exceptions import NoGoodStep
-from phalanx.checkpoint.manifest import json_value
-from phalanx.checkpoint.naming import STEP_MAX
-from phalanx.checkpoint.saved import Loaded, Problem, read_by
-from phalanx.checkpoint.shelf import Shelf
-from phalanx.checkpoint.staging import Staging
 from phalanx.errors.channel import checkpoint_done
 
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
-    from typing import Self
+    from collections.abc import Mapping
+    from typing import Any, Literal, Self
+
+    from phalanx.checkpoint.saved import Loaded, Problem
 
 __all__ = ["Checkpointer"]
-
-log = logging.getLogger("phalanx.checkpoint")
 
 
 class Checkpointer:
@@ -62,6 +54,8 @@ class Checkpointer:
             raise ValueError(f"writer is 'job', 'node' or 'rank', not {writer!r}")
         if isinstance(keep, bool) or keep < 1:
             raise ValueError(f"keep is the number of steps to keep, at least 1, not {keep!r}")
+        from phalanx.checkpoint.shelf import Shelf  # whoever imports this class may never make one
+
         self.shelf = Shelf(folder)
         self.keep = keep
         self.writer = writer
@@ -82,6 +76,8 @@ class Checkpointer:
         into, or an object with ``write(folder)``. A step that is there already is replaced. Raises ``SaveFailed``, and
         ``ValueError`` or ``TypeError`` for arguments that cannot be saved.
         """
+        from phalanx.checkpoint.manifest import json_value
+
         step = checked_step(step)
         kept = json_value({} if meta is None else meta, "meta")
         # Q: writer="rank" goes to sharded.py; background > 0 puts _save_here into background.py's queue.
@@ -95,20 +91,37 @@ class Checkpointer:
 
         With more than one rank, all call this, and all get the same step: the newest that every rank can read.
         """
+        from phalanx.checkpoint.exceptions import NoGoodStep
+        from phalanx.checkpoint.shelf import log
+
         # Q: world_size > 1 asks agreement.py which step it is.
-        for step in reversed(self.shelf.steps()):
-            problems = self.shelf.check(step)
-            if not problems:
-                return self._read(step, reader)
-            self.set_aside(step, problems)
+        damaged: list[int] = []
+        while True:
+            step = max((each for each in self.shelf.steps() if each not in damaged), default=None)
+            if step is None:
+                break
+            identity = self.shelf.identity(step)
+            try:
+                problems = self.shelf.check(step)
+                if not problems:
+                    return self._read(step, reader)
+            except NoGoodStep:
+                continue  # removed, or replaced, by another process while it was looked at
+            damaged.append(step)
+            self.set_aside(step, problems, identity)
+        if damaged:
+            log.error("no step in %s is good: training starts at its beginning", self.shelf.folder)
         return None
 
     def load(self, step: int, reader: Any = None) -> Loaded:
         """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at."""
+        from phalanx.checkpoint.shelf import refused
+
         step = checked_step(step)
+        folder = self.shelf.place(step)
         problems = self.shelf.check(step)
         if problems:
-            raise NoGoodStep(f"step {step} cannot be loaded: " + "; ".join(map(str, problems)))
+            raise refused(folder, problems)
         return self._read(step, reader)
 
     def steps(self) -> list[int]:
@@ -133,10 +146,17 @@ class Checkpointer:
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def set_aside(self, step: int, problems: list[Problem]) -> None:
+    def set_aside(self, step: int, problems: list[Problem], identity: tuple[int, int] | None = None) -> None:
         """Name a damaged step, once, and give it another name."""
-        aside = self.shelf.set_aside(step, str(problems[0]))
-        log.warning("%s; it is not used%s", problems[0], f", and is now {aside.name}" if aside else "")
+        from phalanx.checkpoint.shelf import log
+
+        aside = self.shelf.set_aside(step, str(problems[0]), identity=identity)
+        log.warning(
+            "%s; it is not used%s (in %s)",
+            problems[0],
+            f", and is now {aside.name}" if aside else "",
+            self.shelf.folder,
+        )
 
     def published(self, step: int) -> None:
         """What follows a publication: the agent is told, and old steps are removed."""
@@ -144,7 +164,9 @@ class Checkpointer:
         self.shelf.retain(self.keep, just=step)
 
     def _save_here(self, step: int, state: Any, meta: dict[str, Any]) -> None:
-        self.shelf.tidy()
+        from phalanx.checkpoint.staging import Staging
+
+        self.shelf.tidy(run_id=self.run_id, round_number=self.round)
         staging = Staging(
             self.shelf,
             step,
@@ -162,6 +184,8 @@ class Checkpointer:
         self.published(step)
 
     def _read(self, step: int, reader: Any) -> Loaded:
+        from phalanx.checkpoint.saved import Loaded, read_by
+
         saved = self.shelf.saved(step, self.shelf.look(step))
         return Loaded(step, saved.meta, read_by(reader, saved), saved)
 
@@ -176,7 +200,7 @@ def checked_step(step: object) -> int:
     if isinstance(step, bool) or not hasattr(step, "__index__"):
         raise TypeError(f"a step is an int, not {step!r}")
     number = int(step.__index__())
-    if not 0 <= number <= STEP_MAX:
+    if not 0 <= number < 2**63:  # naming.STEP_MAX
         raise ValueError(f"a step is from 0 to 2**63 - 1, not {number}")
     return number
 

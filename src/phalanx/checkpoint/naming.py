@@ -6,12 +6,14 @@ import re
 
 __all__ = [
     "LATEST",
+    "LATEST_DRAFT",
     "MANIFEST",
     "STEP_MAX",
     "aside_name",
     "doomed_name",
     "is_aside",
     "is_doomed",
+    "is_earlier",
     "is_own",
     "part_name",
     "replaced_name",
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 LATEST = "latest"
+LATEST_DRAFT = ".latest.partial"
 MANIFEST = "manifest.json"
 STEP_MAX = 2**63 - 1  # what other programs, and JSON readers with 64-bit numbers, can hold
 
@@ -103,6 +106,18 @@ def staging_token(name: str) -> str | None:
     """
     found = _STAGING.fullmatch(name)
     return found[2] if found else None
+
+
+def is_earlier(token: str, run_id: str, round_number: int) -> bool:
+    """Whether a staging folder with this token is that of an earlier round of this job.
+
+    >>> is_earlier("job.r2", "job", 3), is_earlier("job.r2.0f3a", "job", 3), is_earlier("job.r3", "job", 3)
+    (True, True, False)
+    """
+    found = re.fullmatch(r"(.+?)\.r([0-9]+)(?:\.[0-9a-f]+)?", token)
+    if found is None or not run_id:
+        return False
+    return found[1] == token_of(run_id, 0).removesuffix(".r0") and int(found[2]) < round_number
 
 
 def replaced_name(step: int) -> str:

@@ -1,15 +1,18 @@
 """A folder of checkpoints: which steps are in it, whether they are good, and what becomes of those that are not needed.
 
 Listing and looking change nothing. Only folders with names of ours are ever renamed or removed, and what is removed
-gets another name first, so that under a step's name there is a whole step at any instant.
+gets another name first, so that under a step's name there is a whole step at any instant. What is done to names is done
+under a lock on the folder; where locks do not reach, each single operation is safe by itself.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from phalanx.checkpoint import naming
@@ -21,12 +24,21 @@ from phalanx.checkpoint.checking import (
     share_of,
     tree,
 )
-from phalanx.checkpoint.exceptions import NoGoodStep
-from phalanx.checkpoint.files import Files, RealFiles
+from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
+from phalanx.checkpoint.files import Files, Lock, RealFiles
 from phalanx.checkpoint.manifest import Manifest
+from phalanx.checkpoint.mounts import is_local
+from phalanx.checkpoint.placing import free_aside_name, place
 from phalanx.checkpoint.saved import Problem, SavedStep
 
-__all__ = ["Shelf"]
+__all__ = ["Shelf", "log", "refused"]
+
+log = logging.getLogger("phalanx.checkpoint")
+
+_LOCK_WAIT_S = 10.0  # renames are short; who holds the lock for longer is stopped, and must not stop others
+_LEFT_AFTER_S = (
+    86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
+)
 
 
 class Shelf:
@@ -35,6 +47,7 @@ class Shelf:
     def __init__(self, folder: str | os.PathLike[str], files: Files | None = None) -> None:
         self.folder = Path(os.path.abspath(folder))
         self.files: Files = RealFiles() if files is None else files
+        self._is_ensured = False
 
     def steps(self) -> list[int]:
         """The published steps, ascending; those that are damaged, too."""
@@ -52,9 +65,10 @@ class Shelf:
 
         Raises ``NoGoodStep`` that names the file and what is wrong, or ``CannotCheck``.
         """
-        manifest, problems = self._structure(step)
+        folder = self.place(step)
+        manifest, problems = self._structure(folder, step)
         if manifest is None or problems:
-            raise NoGoodStep(f"step {step} cannot be loaded: {_listed(problems)} (in {self.place(step)})")
+            raise refused(folder, problems)
         return manifest
 
     def check(self, step: int, *, share: tuple[int, int] | None = None) -> list[Problem]:
@@ -63,7 +77,7 @@ class Shelf:
         Raises ``NoGoodStep`` if it is not there, ``CannotCheck`` if nobody can tell.
         """
         folder = self.place(step)
-        manifest, problems = self._structure(step)
+        manifest, problems = self._structure(folder, step)
         if manifest is None:
             return problems
         wrong = {problem.file for problem in problems}
@@ -76,30 +90,150 @@ class Shelf:
         parts = tuple(folder / part for part in manifest.parts) or (folder,)
         return SavedStep(step, manifest.meta, manifest.world_size, folder, parts)
 
-    def set_aside(self, step: int, why: str) -> Path | None:
-        """Give a damaged step another name, under which people find it. None: that cannot be, or it is not ours."""
-        folder = self.place(step)
-        if not naming.is_own(folder.name):
-            return None
-        number = 1
-        while os.path.lexists(aside := self.folder / naming.aside_name(step, number)):
-            number += 1
+    def identity(self, step: int) -> tuple[int, int] | None:
+        """Which folder a step is, whatever its name: for ``set_aside`` after a long look. None: it is gone."""
         try:
-            self.files.rename(folder, aside)
-            self.files.sync_folder(self.folder)
-        except OSError:
+            status = os.lstat(self.place(step))
+        except (OSError, NoGoodStep):
             return None
+        return status.st_dev, status.st_ino
+
+    def set_aside(self, step: int, why: str, *, identity: tuple[int, int] | None = None) -> Path | None:
+        """Give a damaged step another name, under which people find it, and say ``why`` to who asks the log.
+
+        None: it is not one of ours, cannot be renamed (a folder that is only read), or is not ``identity`` any more
+        because another process has replaced it.
+        """
+        with self.changing():
+            try:
+                folder = self.place(step)
+            except NoGoodStep:
+                return None
+            if not naming.is_own(folder.name) or (identity is not None and self.identity(step) != identity):
+                return None
+            aside = free_aside_name(self.folder, step)
+            try:
+                self.files.rename(folder, aside)
+                self._point_latest()
+                self.files.sync_folder(self.folder)
+            except OSError as error:
+                log.debug("%s could not be set aside (%s): %s", folder, why, error)
+                return aside if os.path.lexists(aside) else None
         return aside
 
+    def publish(self, staged: Path, step: int) -> Path:
+        """Give a staged step its name, on the disk, and let ``latest`` point to the newest. Raises ``OSError``."""
+        with self.changing():
+            final, old = place(self.files, staged, step)
+            doomed = []
+            try:
+                self._point_latest()
+                if old is not None:
+                    doomed.append(self._doom(old))
+                self.files.sync_folder(self.folder)
+            except OSError as error:  # the step is there, whole, and on the disk: this is tidied another time
+                log.warning("step %d is saved, but in %s %s", step, self.folder, _said(error))
+                return final
+        self._delete(doomed)
+        return final
+
     def retain(self, keep: int, *, just: int | None = None) -> list[int]:
-        """Remove all steps but the newest ``keep`` good ones and ``just``; returns those that were removed."""
-        return []
+        """Remove all steps that are older than the newest ``keep`` good ones, but ``just``; returns those.
 
-    def tidy(self) -> None:
-        """Remove what saves that were interrupted have left, and finish what they began."""
+        For good counts a step whose structure is; ``just`` was read back when it was written. Steps that are not
+        ours by name do not count, and are never removed. Never raises.
+        """
+        gone: list[int] = []
+        doomed: list[Path] = []
+        try:
+            with self.changing():
+                own = {step: name for step, name in self._found().items() if naming.is_own(name)}
+                for step in self._not_needed(own, keep, just):
+                    doomed.append(self._doom(self.folder / own[step]))
+                    gone.append(step)
+                if doomed:
+                    self.files.sync_folder(self.folder)
+        except OSError as error:
+            log.warning("old steps in %s could not be removed: %s", self.folder, _said(error))
+            return gone
+        self._delete(doomed)
+        return gone
 
-    def _structure(self, step: int) -> tuple[Manifest | None, list[Problem]]:
-        folder = self.place(step)
+    def tidy(self, *, run_id: str = "", round_number: int = 0) -> None:
+        """Remove what saves that were interrupted have left, and finish what they began. Never raises.
+
+        ``run_id`` and ``round_number`` are the caller's: what an earlier round of the same job has left is nobody's,
+        because Phalanx ends the workers of a round before the next one begins.
+        """
+        try:
+            names = [name for name in os.listdir(self.folder) if name.startswith(".step-")]
+            if not names:
+                return
+            with self.changing():
+                doomed = [path for name in sorted(names) for path in self._tidied(name, run_id, round_number)]
+                if doomed:  # nothing is deleted before it is on the disk that it has no step's name
+                    self.files.sync_folder(self.folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("what earlier saves left in %s could not be removed: %s", self.folder, _said(error))
+            return
+        self._delete(doomed)
+
+    def ensure(self) -> None:
+        """Make the folder if it is not there, and put its name on the disk. Raises ``OSError``."""
+        missing = []
+        path = self.folder
+        while not os.path.isdir(path) and path != path.parent:
+            missing.append(path)
+            path = path.parent
+        for path in reversed(missing):
+            try:
+                self.files.make_folder(path)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise
+        if missing or not self._is_ensured:
+            # Also when it was there: who made it may have been killed before this.
+            for path in (*missing, self.folder):
+                self.files.sync_folder(path.parent)
+            self._is_ensured = True
+
+    def discard(self, folder: Path) -> None:
+        """Remove a folder of ours that no step's name points to. Never raises."""
+        try:
+            doomed = self._doom(folder)
+        except OSError as error:
+            log.warning("%s could not be removed: %s", folder, _said(error))
+            return
+        self._delete([doomed])
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """While this is held, no other process on this machine changes names in the folder.
+
+        It is waited for, but not for ever: what is done under it is safe without it, and only less tidy.
+        """
+        lock = self._lock()
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _lock(self) -> Lock | None:
+        ends_at = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                return self.files.lock(self.folder, exclusive=True)
+            except BlockingIOError:
+                if time.monotonic() > ends_at:
+                    return None
+                time.sleep(0.01)
+            except OSError:
+                return None  # a folder that is not there, or may not be read, says so where it is used
+
+    def _structure(self, folder: Path, step: int) -> tuple[Manifest | None, list[Problem]]:
         try:
             manifest = read_manifest(folder, step, self.files)
         except Damaged as damage:
@@ -138,13 +272,112 @@ class Shelf:
         except OSError:
             return False
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """While this is held, no other process on this machine renames anything in the folder."""
-        yield
+    def _not_needed(self, own: dict[int, str], keep: int, just: int | None) -> list[int]:
+        good: list[int] = []
+        for step in sorted(own, reverse=True):
+            if len(good) == keep:
+                break
+            if step == just or self._is_whole(step):
+                good.append(step)
+        if len(good) < keep:
+            return []
+        return [step for step in sorted(own) if step < good[-1] and step != just]
+
+    def _is_whole(self, step: int) -> bool:
+        try:
+            self.look(step)
+        except (NoGoodStep, CannotCheck):
+            return False
+        return True
+
+    def _tidied(self, name: str, run_id: str, round_number: int) -> list[Path]:
+        """What is to be deleted of this entry, under its last name. Finishes a replacement that was cut off."""
+        path = self.folder / name
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return []  # not ours, whatever its name
+        if naming.is_doomed(name):
+            return [path]
+        step = naming.replaced_step(name)
+        if step is not None:
+            final = self.folder / naming.step_name(step)
+            if os.path.lexists(final):
+                return [self._doom(path)]
+            self.files.rename(path, final)
+            self.files.sync_folder(self.folder)
+            return []
+        token = naming.staging_token(name)
+        if token is None:
+            return []
+        try:
+            lock = self.files.lock(path, exclusive=True)
+        except OSError:
+            return []  # somebody writes there, or it is gone
+        try:
+            is_left = (
+                naming.is_earlier(token, run_id, round_number)
+                or (lock.held and is_local(self.folder))
+                or self._is_old(path)
+            )
+            return [self._doom(path)] if is_left else []
+        finally:
+            lock.release()
+
+    def _is_old(self, path: Path) -> bool:
+        changed = [os.lstat(path).st_mtime, *(status.st_mtime for status in tree(path).values())]
+        return max(changed) < time.time() - _LEFT_AFTER_S
+
+    def _doom(self, path: Path) -> Path:
+        doomed = self.folder / naming.doomed_name(path.name, os.urandom(4).hex())
+        self.files.rename(path, doomed)
+        return doomed
+
+    def _delete(self, folders: list[Path]) -> None:
+        for folder in folders:
+            try:
+                seen = tree(folder)
+                for name in sorted(seen, reverse=True):  # what is in a folder comes before the folder
+                    remove = (
+                        self.files.remove_folder if stat.S_ISDIR(seen[name].st_mode) else self.files.unlink
+                    )
+                    _unless_gone(remove, folder / name)
+                _unless_gone(self.files.remove_folder, folder)
+            except FileNotFoundError:
+                continue  # somebody else deletes it as well
+            except OSError as error:
+                log.warning("%s could not be deleted: %s", folder, _said(error))
+
+    def _point_latest(self) -> None:
+        """Let ``latest`` point to the newest step. It is for people: without it all works, so it gives way to all."""
+        own = [name for name in self._found().values() if naming.is_own(name)]
+        link, draft = self.folder / naming.LATEST, self.folder / naming.LATEST_DRAFT
+        try:
+            if os.path.lexists(link) and not os.path.islink(link):
+                return  # DeepSpeed's, for one, is a file
+            if not own:
+                _unless_gone(self.files.unlink, link)
+                return
+            newest = max(own, key=lambda name: naming.step_number(name) or 0)
+            if os.path.islink(link) and os.readlink(link) == newest:
+                return
+            _unless_gone(self.files.unlink, draft)
+            self.files.symlink(newest, draft)
+            self.files.rename(draft, link)
+        except OSError as error:
+            log.debug("%s could not be set: %s", link, error)
 
 
-def _listed(problems: list[Problem]) -> str:
+def refused(folder: Path, problems: list[Problem]) -> NoGoodStep:
+    """What to raise for a step that cannot be loaded."""
     first = problems[0]
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"{first.file + ' ' if first.file else ''}{first.what}{more}"
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    what = f"{first.file + ' ' if first.file else ''}{first.what}{more}"
+    return NoGoodStep(f"step {first.step} cannot be loaded: {what} (in {folder})")
+
+
+def _unless_gone(remove: Callable[[Path], None], path: Path) -> None:
+    with suppress(FileNotFoundError):
+        remove(path)
+
+
+def _said(error: OSError) -> str:
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error)

@@ -1,40 +1,40 @@
 """Writes one step beside the published ones, and publishes it: until the rename at the end, nobody sees it.
 
 The order is what makes it durable: files, their folders, the manifest, the staging folder, each on the disk before the
-next; then the rename, and the folder of the steps.
+next; then the rename, and the folder of the steps. Checksums are of what is read back after the writing. That comes
+from the page cache: it finds what was written wrongly, or is still being written, not a disk that lies.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import secrets
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from phalanx.checkpoint import checksums, naming
-from phalanx.checkpoint.checking import tree
+from phalanx.checkpoint.checking import Seen, tree
 from phalanx.checkpoint.exceptions import SaveFailed
-from phalanx.checkpoint.manifest import (
-    FileRecord,
-    Manifest,
-    PartRecord,
-    encode,
-    joined,
-)
+from phalanx.checkpoint.files import Lock
+from phalanx.checkpoint.manifest import FileRecord, Manifest, PartRecord, encode, file_name_fault, joined
 from phalanx.checkpoint.saved import writer_of
 from phalanx.checkpoint.shelf import Shelf
 
 __all__ = ["Staging"]
+
+_LOCK_WAIT_S = 30.0  # who holds it is deleting a folder of the same name, left by an earlier try
 
 
 class Staging:
     """The staging folder of a step, for the only part (``part=None``) or for a rank's.
 
     Of a sharded step, all ranks open the same folder, which ``run_id`` and ``round_number`` name; each writes its own
-    part, and one of them publishes. Raises ``SaveFailed``; so do the methods.
+    part, and one of them publishes. What a rank finds of an earlier try of its own part is removed. The folder is
+    locked until ``publish``, ``abandon`` or ``release``. Raises ``SaveFailed``; so do the methods.
     """
 
     def __init__(
@@ -59,10 +59,13 @@ class Staging:
         self._round = round_number
         self._algorithm = checksums.algorithm(strong=strong)
         token = naming.token_of(run_id, round_number)
-        if part is None:
-            token = f"{token}.{secrets.token_hex(4)}"
+        if part is None:  # nobody else needs the name, and of two jobs without a run id each has its own
+            token = f"{token}.{os.urandom(4).hex()}"
         self.folder = shelf.folder / naming.staging_name(step, token)
-        os.makedirs(self.folder, exist_ok=True)
+        self._lock: Lock | None = None
+        with self._failing():
+            shelf.ensure()
+            self._lock = self._opened()
 
     @property
     def place(self) -> Path:
@@ -70,48 +73,178 @@ class Staging:
         return self.folder if self.part is None else self.folder / naming.part_name(self.part)
 
     def write(self, state: object) -> PartRecord:
-        """Write ``state``, put it on the disk, and read it back for its checksums."""
-        try:
+        """Write ``state``, put it on the disk, and read it back for its checksums.
+
+        Refuses what cannot be kept: links, FIFOs and the like, names that are not UTF-8, and files that are still
+        being changed. An unsharded step needs a file; a rank's part may be empty.
+        """
+        write = writer_of(state)
+        with self._failing():
             if self.part is not None:
-                self._files.make_folder(self.place)
-            writer_of(state)(self.place)
+                self._make_part()
+        try:
+            write(self.place)
+        except OSError as error:
+            raise self._failure(error) from error
+        except Exception as error:
+            raise SaveFailed(
+                f"step {self.step} was not saved: its writer failed with {type(error).__name__}: {error}"
+            ) from error
+        with self._failing():
             seen = tree(self.place)
-            regular = [name for name, status in seen.items() if stat.S_ISREG(status.st_mode)]
+            regular = sorted(self._kept(seen))
             for name in regular:
                 self._files.sync_file(self.place / name)
             record = PartRecord(self.part, {name: self._record(name) for name in regular})
+            self._refuse_changes(seen, tree(self.place))
+            for name in sorted(seen.keys() - set(regular), reverse=True):
+                self._files.sync_folder(self.place / name)
             self._files.sync_folder(self.place)
-        except Exception as error:
-            raise SaveFailed(f"step {self.step} was not saved: {error}") from error
         return record
 
     def publish(self, parts: list[PartRecord], meta: Mapping[str, Any] | None = None) -> Path:
-        """Make the step visible, whole, in one moment; ``parts`` are the records of all. Returns its folder."""
+        """Make the step visible, whole, in one moment; ``parts`` are the records of all. Returns its folder.
+
+        Looks once more whether all files are there. A step of this number that was there before is replaced.
+        """
+        files = joined(parts)
+        ranks = [part.part for part in parts]
+        if ranks not in ([None], list(range(self._world_size))):
+            raise SaveFailed(f"step {self.step} was not saved: it has {self._world_size} parts, not {ranks}")
+        if not files:
+            raise SaveFailed(f"step {self.step} was not saved: the writer wrote no file")
         manifest = Manifest(
             step=self.step,
             world_size=self._world_size,
             writer=self._writer,
             algorithm=self._algorithm,
-            files=joined(parts),
-            parts=tuple(naming.part_name(part.part) for part in parts if part.part is not None),
+            files=files,
+            parts=tuple(naming.part_name(rank) for rank in ranks if rank is not None),
             meta=dict(meta or {}),
             run_id=self._run_id,
             round=self._round,
             saved_at=time.time(),
         )
-        if not manifest.files:
-            raise SaveFailed(f"step {self.step} was not saved: the writer wrote no file")
-        final = self._shelf.folder / naming.step_name(self.step)
-        self._files.write(self.folder / naming.MANIFEST, encode(manifest))
-        self._files.sync_file(self.folder / naming.MANIFEST)
-        self._files.sync_folder(self.folder)
-        self._files.rename(self.folder, final)
-        self._files.sync_folder(self._shelf.folder)
+        with self._failing():
+            self._refuse_missing(manifest)
+            path = self.folder / naming.MANIFEST
+            if os.path.lexists(path):  # of an earlier try in this round
+                self._files.unlink(path)
+            self._files.write(path, encode(manifest))
+            self._files.sync_file(path)
+            self._files.sync_folder(self.folder)
+            final = self._shelf.publish(self.folder, self.step)
+        self.release()
         return final
 
     def abandon(self) -> None:
-        """Give the step up: what was written of it is removed. Of a sharded one by rank 0; the others let go of it."""
+        """Give the step up: what was written of it is removed. Of a sharded one by rank 0; the others let go of it.
+
+        Never raises; after ``publish`` it does nothing.
+        """
+        # Is it the folder that was opened? After an exchange that could not be undone the old step has its name.
+        if self._lock is not None and not self.part and _is_same(self.folder, self._lock):
+            self._shelf.discard(self.folder)
+        self.release()
+
+    def release(self) -> None:
+        """Let go of the folder: once all have, it is somebody's to tidy."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _opened(self) -> Lock:
+        """Make the folder, or find it, and hold it. Who tidies may be quicker than the lock: then once more."""
+        ends_at = time.monotonic() + _LOCK_WAIT_S
+        while True:
+            try:
+                self._files.make_folder(self.folder)
+            except FileExistsError:
+                if self.part is None:
+                    raise
+            try:
+                lock = self._files.lock(self.folder, exclusive=False)
+            except (BlockingIOError, FileNotFoundError):
+                if time.monotonic() > ends_at:
+                    raise
+                time.sleep(0.01)
+                continue
+            if _is_same(self.folder, lock):
+                return lock
+            lock.release()
+
+    def _make_part(self) -> None:
+        if os.path.lexists(self.place):
+            self._shelf.discard(self.place)
+        self._files.make_folder(self.place)
+
+    def _kept(self, seen: Seen) -> Iterator[str]:
+        """The names of the files. Raises ``SaveFailed`` for what cannot be kept."""
+        for name, status in seen.items():
+            is_folder = stat.S_ISDIR(status.st_mode)
+            kind = "" if is_folder or stat.S_ISREG(status.st_mode) else _kind(status.st_mode)
+            # In a rank's part manifest.json is a file like any other: the step's own is one folder above.
+            fault = file_name_fault(name if self.part is None else f"{naming.part_name(self.part)}/{name}")
+            if kind or fault:
+                raise SaveFailed(
+                    f"step {self.step} was not saved: the writer made {kind or 'a file'} that cannot be kept, "
+                    f"{name!r}{'' if kind else ': its name ' + str(fault)}"
+                )
+            if not is_folder:
+                yield name
+        if self.part is None and not any(stat.S_ISREG(status.st_mode) for status in seen.values()):
+            raise SaveFailed(f"step {self.step} was not saved: the writer wrote no file")
+
+    def _refuse_changes(self, before: Seen, after: Seen) -> None:
+        for name in sorted(before.keys() | after.keys()):
+            if name not in before or name not in after or _mark(before[name]) != _mark(after[name]):
+                raise SaveFailed(
+                    f"step {self.step} was not saved: {name!r} changed after the writer had returned; it must return "
+                    f"when its files are complete"
+                )
+
+    def _refuse_missing(self, manifest: Manifest) -> None:
+        seen = tree(self.folder)
+        for name, file in manifest.files.items():
+            status = seen.get(name)
+            if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
+                raise SaveFailed(
+                    f"step {self.step} was not saved: {name!r} is not as it was written; is {self._shelf.folder} the "
+                    f"same folder for all ranks?"
+                )
 
     def _record(self, name: str) -> FileRecord:
         size, checksum = checksums.checksum_of(self.place / name, self._algorithm, self._files)
         return FileRecord(size, checksum, self._algorithm)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> SaveFailed:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            what += f"; free some space for {self._shelf.folder}, or keep fewer steps"
+        return SaveFailed(f"step {self.step} was not saved: {what}")
+
+
+def _is_same(folder: Path, lock: Lock) -> bool:
+    try:
+        return os.path.samestat(os.lstat(folder), os.fstat(lock.descriptor))
+    except OSError:
+        return False
+
+
+def _mark(status: os.stat_result) -> tuple[int, ...]:
+    if stat.S_ISDIR(status.st_mode):
+        return status.st_ino, 0, 0
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISLNK(mode):
+        return "a symbolic link"
+    return "a FIFO" if stat.S_ISFIFO(mode) else "a special file"

@@ -1,0 +1,96 @@
+"""Gives a staged step its name, so that at any instant there is a whole step under it if there was one before.
+
+Replacing is one exchange of names where the kernel and the file system can do that, else two renames; a process that is
+killed between them leaves the old step under ``.step-….replaced``, where listing finds it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.checkpoint import naming
+from phalanx.checkpoint.files import Files
+
+__all__ = ["free_aside_name", "place"]
+
+_IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
+_TRIES = 8  # each is lost only to another job that publishes, or removes, the same step in this very moment
+
+
+def place(files: Files, staged: Path, step: int) -> tuple[Path, Path | None]:
+    """Publish ``staged`` as ``step`` in the same folder, and put that on the disk.
+
+    Returns the step's folder, and where the step is that was there before. If the folder cannot be put on the disk,
+    all is as it was before, and ``OSError`` is raised.
+    """
+    folder = staged.parent
+    final = folder / naming.step_name(step)
+    old, undo = _renamed(files, staged, final, folder / naming.replaced_name(step))
+    try:
+        files.sync_folder(folder)
+    except OSError:
+        with suppress(OSError):  # both names have a whole step either way
+            undo()
+        raise
+    return final, old
+
+
+def free_aside_name(folder: Path, step: int) -> Path:
+    """A name for a damaged step that is not taken yet."""
+    number = 1
+    while os.path.lexists(aside := folder / naming.aside_name(step, number)):
+        number += 1
+    return aside
+
+
+def _renamed(
+    files: Files, staged: Path, final: Path, replaced: Path
+) -> tuple[Path | None, Callable[[], None]]:
+    for _ in range(_TRIES):
+        try:
+            files.rename(staged, final)  # never replaces a step: a folder with something in it stays
+            return None, lambda: files.rename(final, staged)
+        except OSError as error:
+            if error.errno == errno.ENOTDIR and os.path.lexists(final):  # a file or a link of somebody else
+                files.rename(final, free_aside_name(final.parent, naming.step_number(final.name) or 0))
+                continue
+            if error.errno not in _IN_THE_WAY:
+                raise
+        try:
+            files.exchange(staged, final)
+            return staged, lambda: files.exchange(staged, final)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                continue  # somebody has just removed the old one
+            if error.errno not in _NO_EXCHANGE:
+                raise
+        try:
+            return _renamed_twice(files, staged, final, replaced)
+        except FileNotFoundError:
+            continue
+    raise OSError(errno.EBUSY, "other processes replace the same step all the time", str(final))
+
+
+def _renamed_twice(
+    files: Files, staged: Path, final: Path, replaced: Path
+) -> tuple[Path, Callable[[], None]]:
+    def back() -> None:
+        files.rename(replaced, final)
+
+    def undo() -> None:
+        files.rename(final, staged)
+        back()
+
+    files.rename(final, replaced)
+    try:
+        files.sync_folder(final.parent)  # or the second rename could be on the disk without the first
+        files.rename(staged, final)
+    except OSError:
+        back()
+        raise
+    return replaced, undo
