@@ -42,8 +42,12 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["phalanx", ""], ["run", "completion", "config-schema", "--help", "--version"]),
+        (["phalanx", ""], ["run", "chaos", "completion", "config-schema", "--help", "--version"]),
         (["phalanx", "completion", ""], ["bash", "zsh", "fish"]),
+        (["phalanx", "chaos", ""], ["kill", "stop", "freeze", "cut", "slow", "--help"]),
+        (["phalanx", "chaos", "kill", "--ag"], ["--agent"]),
+        (["phalanx", "chaos", "slow", "--t"], ["--to", "--times"]),
+        (["phalanx", "chaos", "stop", ""], []),
         (["phalanx", "run", "--nn"], ["--nnodes"]),
         (["phalanx", "run", "--max-r"], ["--max-restarts"]),
         (["phalanx", "run", "t"], ["train.py"]),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from phalanx.chaos.orders import Orders
     from phalanx.chaos.plan import Span
 
-__all__ = ["ACTS", "main", "orders_of", "page"]
+__all__ = ["ACTS", "flags_of", "main", "orders_of", "page"]
 
 T = TypeVar("T")
 _WIDTH = 80
@@ -141,6 +141,16 @@ def orders_of(words: Sequence[str]) -> Orders | None:
         show(parser.format_help())
         return None
     return _orders(act, parser.parse_args(flags), command)
+
+
+def flags_of(act: str) -> list[str]:
+    """The flags of an act, for completion.
+
+    >>> "--signal" in flags_of("kill"), "--signal" in flags_of("stop")
+    (True, False)
+    """
+    flags = [flag for action in _parser(act)._actions for flag in action.option_strings]
+    return [flag for flag in flags if flag.startswith("--")]
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

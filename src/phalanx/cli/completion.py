@@ -7,6 +7,7 @@ option has them, and after the script file names alone: what follows is the scri
 from __future__ import annotations
 
 from phalanx.cli import convert
+from phalanx.cli.chaos import ACTS, flags_of
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
 
 __all__ = ["SHELLS", "completion"]
@@ -14,6 +15,7 @@ __all__ = ["SHELLS", "completion"]
 SHELLS = ("bash", "zsh", "fish")
 _COMMANDS = {
     "run": "start a job, or this machine's part of one",
+    "chaos": "make faults on purpose in a job on this machine",
     "completion": "print a script for the shell",
     "config-schema": "print the JSON Schema of the configuration file",
 }
@@ -82,6 +84,13 @@ def _bash_cases() -> str:
     return "\n".join(cases)
 
 
+def _chaos_cases() -> str:
+    return "\n".join(
+        f"        {act}) COMPREPLY=($(compgen -W '{' '.join(flags_of(act))}' -- \"$current\")) ;;"
+        for act in ACTS
+    )
+
+
 def _bash() -> str:
     with_value = "|".join(_with_value())
     flags = " ".join(flag for one in _OFFERED for flag in _flags(one))
@@ -93,6 +102,16 @@ _phalanx_files() {{
     local IFS=$'\\n'
     COMPREPLY=($(compgen -f -- "$current"))
 }}
+_phalanx_chaos() {{
+    if ((COMP_CWORD == 2)); then
+        COMPREPLY=($(compgen -W '{" ".join(ACTS)} --help' -- "$current"))
+        return
+    fi
+    [[ "$current" == -* ]] || return
+    case "${{COMP_WORDS[2]}}" in
+{_chaos_cases()}
+    esac
+}}
 _phalanx() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" at word
     COMPREPLY=()
@@ -102,6 +121,7 @@ _phalanx() {{
     fi
     case "${{COMP_WORDS[1]}}" in
         completion) COMPREPLY=($(compgen -W '{" ".join(SHELLS)}' -- "$current")); return ;;
+        chaos) _phalanx_chaos; return ;;
         run) ;;
         *) return ;;
     esac
@@ -164,6 +184,7 @@ _phalanx() {{
     fi
     case "$words[2]" in
         completion) _values shell {" ".join(SHELLS)} ;;
+        chaos) _values act {" ".join(ACTS)} ;;
         run)
             shift words
             ((CURRENT--))
@@ -205,6 +226,7 @@ def _fish() -> str:
     lines.append(
         f"complete -c phalanx -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(SHELLS)}'"
     )
+    lines.append(f"complete -c phalanx -n '__fish_seen_subcommand_from chaos' -f -a '{' '.join(ACTS)}'")
     for one in _OFFERED:
         short = f" -s {one.short}" if one.short else ""
         value = ""

@@ -54,6 +54,7 @@ def phalanx_page() -> str:
     """Return the page of ``phalanx --help``."""
     return """\
 usage: phalanx run [flags] SCRIPT [the script's own arguments]
+       phalanx chaos kill|stop|freeze|cut|slow [flags] [-- COMMAND ...]
        phalanx completion bash|zsh|fish
        phalanx config-schema
        phalanx --version
@@ -64,6 +65,8 @@ fail.
 commands:
   run            start a job, or this machine's part of one; phalanx run --help
                  lists its flags
+  chaos          make faults on purpose in a job on this machine, to see what it
+                 does about them; phalanx chaos --help
   completion     print a script that completes flags in your shell:
                  eval "$(phalanx completion bash)"
   config-schema  print the JSON Schema of the file of phalanx run --config
