@@ -41,6 +41,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.machine import AgentMachine, AgentState
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.agent.stacks import StacksSaved, TimerExpired
 from phalanx.agent.verdict.stored import evidence_from, verdict_text
 from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.machine import UnlistedEvent, Void
@@ -532,6 +533,8 @@ EVENTS: list[object] = [
     StopAsked(TERM, 30),
     StopRepeated(),
     SignalPassed(10),
+    StacksSaved(0),
+    TimerExpired(1, KILL, "forward"),
     TreeEmptied(),
     MembersRemain(),
     DeadlinePassed(),

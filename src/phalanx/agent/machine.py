@@ -45,7 +45,8 @@ from phalanx.agent.membership import Membership
 from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped, with_unheard
 from phalanx.agent.passing import PassedSignals
 from phalanx.agent.restarts.policy import RestartPolicy, exclusion
-from phalanx.agent.state import EARLY, LATE, OVER, AgentState
+from phalanx.agent.stacks import OfStacks, StacksMachine
+from phalanx.agent.state import EARLY, LATE, OVER, WITH_WORKERS, AgentState
 from phalanx.agent.verdict.stored import verdict_from
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, Verdict
 from phalanx.machine import Arrow, Machine, Void
@@ -85,6 +86,7 @@ class AgentMachine(Machine[AgentState]):
         self._failures: tuple[Failure, ...] = ()  # of the last round that ended here
         self._was_cut = False  # this round's workers were stopped because the store was not heard
         self.group = self.group_kind(nproc, grace_s=graces.restart_s)
+        self.stacks = StacksMachine(self.group)
 
     def step(self, event: object, now: float) -> list[Any]:
         """As the base; a deadline of the membership that has passed comes first, whatever the event is.
@@ -97,14 +99,15 @@ class AgentMachine(Machine[AgentState]):
             early = self._tell(events.TimePassed(), now)
         commands = super().step(event, now)
         times = [self.membership.deadline, self.group.deadline]
+        times += [self.stacks.deadline] if self.state in WITH_WORKERS else []
         self.deadline = min((at for at in times if at is not None), default=None)
         if self.state is AgentState.ENDED:
             self.deadline = None
         return [*early, *commands]
 
     def row(self, event: object) -> type:
-        """What comes from the store is one kind here: the membership sorts it out."""
-        return events.Heard if isinstance(event, events.Heard) else type(event)
+        """What comes from the store is one kind here, and what is about stacks: their machines sort it out."""
+        return next((kind for kind in (events.Heard, OfStacks) if isinstance(event, kind)), type(event))
 
     # Arrows
 
@@ -137,9 +140,16 @@ class AgentMachine(Machine[AgentState]):
         return [*self._ask_group(event, now), *self._tell(events.FirstSignSeen(event.message), now)]
 
     def _time_passed(self, event: DeadlinePassed, now: float) -> list[Any]:
+        commands = self._ask_stacks(event, now)
         if self.group.deadline is None or now < self.group.deadline:
-            return []  # it was the membership's
-        return self._ask_group(event, now)
+            return commands  # it was theirs, or the membership's
+        return [*commands, *self._ask_group(event, now)]
+
+    def _ask_stacks(self, event: object, now: float) -> list[Any]:
+        commands: list[Any] = []
+        for one in self.stacks.step(event, now):
+            commands += self._tell(one, now) if isinstance(one, asks.AskSent | asks.AskDone) else [one]
+        return commands
 
     def _stop_before_begin(self, event: StopAsked, now: float) -> list[Any]:
         self._leaving.note(event, now)
@@ -212,17 +222,22 @@ class AgentMachine(Machine[AgentState]):
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         if not self._passed.is_new_here(event.signal, now):
             return []
-        return [PassOn(event.signal), *self._tell(events.SignalSent(event.signal), now)]
+        asked = asks.AskSent(asks.Ask.CHECKPOINT, sentences.signal_name(event.signal))
+        told = [*self._tell(events.SignalSent(event.signal), now), *self._tell(asked, now)]
+        return [PassOn(event.signal), *told]
 
     def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:
-        if self.state not in (AgentState.RUNNING, AgentState.LEAVING):
+        if self.state not in WITH_WORKERS:
             return []
         return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice.number, now) else []
 
     def _asked_by_others(self, notice: asks.AskHeard, now: float) -> list[Any]:
-        if self.state is not AgentState.RUNNING or notice.what is not asks.Ask.CHECKPOINT:
-            return []
-        return [AnnounceCheckpoint(notice.reason, notice.id)]
+        if notice.what is asks.Ask.STACKS:
+            return self._answered(notice, now)
+        return [AnnounceCheckpoint(notice.reason, notice.id)] if self.state is AgentState.RUNNING else []
+
+    def _answered(self, notice: asks.AskAnswered | asks.AskHeard, now: float) -> list[Any]:
+        return self._ask_stacks(notice, now) if self.state in WITH_WORKERS else []
 
     def _told_by_worker(self, event: WorkerTold, now: float) -> list[Any]:
         return self._tell(event.what, now)
@@ -246,6 +261,7 @@ class AgentMachine(Machine[AgentState]):
         self._was_cut = False
         grace_s = self._graces.restart_s
         self.group = self.group_kind(self._nproc, grace_s=grace_s, straggler_s=self._straggler_s)
+        self.stacks = StacksMachine(self.group)
         return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
@@ -326,12 +342,10 @@ class AgentMachine(Machine[AgentState]):
         events.BarrierPassed: _barrier_passed,
         events.SignalHeard: _pass_on_others,
         asks.AskHeard: _asked_by_others,
+        asks.AskAnswered: _answered,
     }
 
-    _GROUP: ClassVar[dict[AgentState, Arrow | Void]] = {
-        AgentState.RUNNING: _ask_group,
-        AgentState.LEAVING: _ask_group,
-    }
+    _GROUP: ClassVar[dict[AgentState, Arrow | Void]] = dict.fromkeys(WITH_WORKERS, _ask_group)
     _GROUP_OR_LATE: ClassVar[dict[AgentState, Arrow | Void]] = {
         **_GROUP,
         AgentState.WAITING: LATE,
@@ -355,9 +369,9 @@ class AgentMachine(Machine[AgentState]):
         ExceptionSeen: {
             **_GROUP_OR_LATE,
             AgentState.NEW: EARLY,
-            AgentState.RUNNING: _exception_seen,
-            AgentState.LEAVING: _exception_seen,
+            **dict.fromkeys(WITH_WORKERS, _exception_seen),
         },
+        OfStacks: {**_GROUP_OR_LATE, AgentState.NEW: EARLY, **dict.fromkeys(WITH_WORKERS, _ask_stacks)},
         WorkerTold: {  # what it said last may be read when it is gone
             **dict.fromkeys(AgentState, _told_by_worker),
             **dict.fromkeys((AgentState.CLOSING, AgentState.ENDED), OVER),
@@ -367,8 +381,7 @@ class AgentMachine(Machine[AgentState]):
         MembersRemain: _GROUP_OR_LATE,
         DeadlinePassed: {
             **dict.fromkeys(AgentState, Void("it was the membership's")),
-            AgentState.RUNNING: _time_passed,
-            AgentState.LEAVING: _time_passed,
+            **dict.fromkeys(WITH_WORKERS, _time_passed),
         },
         EvidenceCollected: {AgentState.COLLECTING: _judge},
         StopAsked: {
@@ -381,12 +394,8 @@ class AgentMachine(Machine[AgentState]):
             AgentState.ENDED: OVER,
         },
         SignalPassed: {
-            AgentState.NEW: EARLY,
-            AgentState.WAITING: EARLY,
-            AgentState.RUNNING: _pass_on,
-            AgentState.LEAVING: _pass_on,
-            AgentState.COLLECTING: LATE,
-            AgentState.CLOSING: OVER,
-            AgentState.ENDED: OVER,
+            **_GROUP_OR_LATE,
+            **dict.fromkeys((AgentState.NEW, AgentState.WAITING), EARLY),
+            **dict.fromkeys(WITH_WORKERS, _pass_on),
         },
     }

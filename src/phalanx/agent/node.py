@@ -321,7 +321,7 @@ class Node:
         self._driver.found_bug(error or RuntimeError(context["message"]), context["message"])
 
     def _unwatch(self) -> None:
-        self._processes.unwatch()
+        self._processes.leave()
         self._driver.stop_timer()
         if self._observer is not None:
             self._observer.close()

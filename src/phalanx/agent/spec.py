@@ -17,6 +17,7 @@ from phalanx.rendezvous.settings import MembershipSettings
 
 if TYPE_CHECKING:
     from phalanx.agent.verdict.verdict import Verdict
+    from phalanx.agent.watchdog import Watchdog
     from phalanx.events.job import JobEvent
     from phalanx.multiprocessing.logs import LogsSpecs
     from phalanx.rendezvous.handler import RendezvousHandler
@@ -71,6 +72,8 @@ class JobSpec(Struct, kw_only=True):
     with a sentence for the user: then nothing starts."""
     why_ended: Callable[[int], str] | None = None
     """pid → why something beside the agent has ended this worker on our behalf; empty: nothing has."""
+    watchdog: Watchdog | None = None
+    """A server of timers beside the agent, which tells it whose time is over."""
     membership: MembershipSettings
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""

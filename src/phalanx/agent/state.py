@@ -6,7 +6,7 @@ from enum import Enum, auto
 
 from phalanx.machine import Void
 
-__all__ = ["EARLY", "LATE", "OVER", "AgentState"]
+__all__ = ["EARLY", "LATE", "OVER", "WITH_WORKERS", "AgentState"]
 
 
 class AgentState(Enum):
@@ -20,6 +20,8 @@ class AgentState(Enum):
     CLOSING = auto()
     ENDED = auto()
 
+
+WITH_WORKERS = (AgentState.RUNNING, AgentState.LEAVING)
 
 EARLY = Void("no round has settled, so no worker exists")
 LATE = Void("this round's workers are gone; only evidence of them is still read")

@@ -1,21 +1,27 @@
 """The server of file timers beside an agent: workers that are too slow in a block of theirs are ended, and fail.
 
-As torchelastic's it runs when ``TORCHELASTIC_ENABLE_FILE_TIMER`` is 1, at the FIFO that ``TORCHELASTIC_TIMER_FILE``
-names or at one of its own, and workers are told where. Scripts use ``phalanx.timer`` or torch's own client. Loads only
+It runs with ``--watchdog``, or as torchelastic's when ``TORCHELASTIC_ENABLE_FILE_TIMER`` is 1, at the FIFO that
+``TORCHELASTIC_TIMER_FILE`` names or at one of its own, and workers are told where. Scripts use ``phalanx.timer`` or
+torch's own client. The server's thread ends nobody: it tells the agent's loop, where stacks are saved first. Loads only
 when it is asked for.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
 from phalanx.agent.spec import JobSpec
+from phalanx.agent.stacks import TimerExpired
+from phalanx.multiprocessing.inotify import Inotify
 from phalanx.multiprocessing.procfs import read_file, read_stat
 from phalanx.multiprocessing.trees import names_job
 from phalanx.records import changed
@@ -27,6 +33,12 @@ __all__ = ["Watchdog", "place_of"]
 
 SCOPE_MAX = 200  # characters of a scope's name in a report
 WAKE_S = 10.0  # at the latest; a request or the end of a countdown wakes it, too
+PROGRESS_EVERY_S = (
+    1.0  # workers may enter a block a thousand times a second; who looks on wants to see that they move
+)
+REMOVED = (
+    0x4 | 0x400 | 0x800
+)  # IN_ATTRIB (its name has gone, and we hold it open), IN_DELETE_SELF, IN_MOVE_SELF
 
 
 def place_of(environ: Mapping[str, str]) -> str:
@@ -43,8 +55,21 @@ class Watchdog:
         self._path = path
         self._mark = b""
         kind = _Paused if is_paused else FileTimerServer
-        self._server = kind(path, run_id, WAKE_S, log_event=self._remember, is_worker=self._is_of_the_job)
-        self._ended: dict[int, str] = {}  # written by the server's thread: pid → where it was too slow
+        self._server = kind(
+            path,
+            run_id,
+            WAKE_S,
+            log_event=self._on_event,
+            is_worker=self.is_of_the_job,
+            end_worker=self._expired,
+            on_requests=self._progressed,
+        )
+        self._why: dict[int, str] = {}  # pid → why it was ended
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._post: Callable[[object], None] = _nobody
+        self._on_progress: Callable[[float], None] | None = None
+        self._told_at = 0.0
+        self._inotify: Inotify | None = None
 
     @classmethod
     def of(cls, environ: Mapping[str, str], *, run_id: str, is_paused: bool = False) -> Self:
@@ -58,12 +83,94 @@ class Watchdog:
             spec,
             prepare=partial(self._start, spec.prepare),
             environment=partial(self._environment, spec.environment),
-            why_ended=self._why,
+            why_ended=lambda pid: self._why.get(pid, ""),
+            watchdog=self,
         )
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        post: Callable[[object], None],
+        on_progress: Callable[[float], None] | None = None,
+    ) -> None:
+        """From now on tell this loop, in its own thread, whose time is over (``TimerExpired``).
+
+        ``on_progress`` is called with the moment (seconds since the epoch) at which workers have begun or ended a
+        block, once in a second at most.
+        """
+        self._loop, self._post, self._on_progress = loop, post, on_progress
+        with contextlib.suppress(OSError):  # without it the server looks every ten seconds
+            self._inotify = Inotify()
+            loop.add_reader(self._inotify.fileno(), self._on_removed)
+        self._watch_file()
+
+    def detach(self) -> None:
+        """Nobody is told any more."""
+        loop, self._loop = self._loop, None
+        if self._inotify is not None and loop is not None:
+            loop.remove_reader(self._inotify.fileno())
+            self._inotify.close()
+            self._inotify = None
 
     def finish(self) -> None:
         """Stop the server and remove its FIFO."""
         self._server.stop()
+
+    def last_progress(self) -> int:
+        """When workers have last begun or ended a block; now, while none is in one. Seconds since the epoch."""
+        return self._server.get_last_progress_time()
+
+    def is_of_the_job(self, pid: int) -> bool:
+        """A request may name anybody: the keeper, or a stranger who has got the number of a worker that has ended."""
+        stat = read_stat(pid)
+        if stat is None:
+            return False
+        if (
+            stat.state == "D"
+        ):  # reading the environment of one that waits in the kernel could wait with it for ever
+            return stat.parent == os.getpid()
+        environment = read_file(f"/proc/{pid}/environ", None)
+        return environment is not None and names_job(environment, b"PHALANX_JOB=", self._mark)
+
+    def ends(self, pid: int, scope: str, folder: str) -> None:
+        """Told before the signal is sent: whoever sees the worker's end finds the reason."""
+        saved = f"; stacks of all ranks: {folder}" if folder else ""
+        self._why[pid] = f"its timer ended it, because it was too slow in {scope}{saved}"
+
+    # In the server's thread
+
+    def _expired(self, request: FileTimerRequest) -> None:
+        scope = "".join(one if one.isprintable() else "?" for one in request.scope_id[:SCOPE_MAX])
+        self._tell(self._post, TimerExpired(request.worker_pid, request.signal, scope))
+
+    def _progressed(self) -> None:
+        now = time.time()
+        if self._on_progress is not None and not 0 <= now - self._told_at < PROGRESS_EVERY_S:
+            self._told_at = now
+            self._tell(self._on_progress, now)
+
+    def _on_event(self, event: str, _request: FileTimerRequest | None) -> None:
+        if event == "watchdog file made anew":
+            self._tell(self._watch_file)
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it closes just now: the job has ended
+                loop.call_soon_threadsafe(callback, *arguments)
+
+    # In the loop's thread
+
+    def _watch_file(self) -> None:
+        if self._inotify is not None:
+            with contextlib.suppress(OSError):  # it has gone again
+                self._inotify.watch(self._path, REMOVED)
+        self._server.look()  # it may have gone before it was watched
+
+    def _on_removed(self) -> None:
+        if self._inotify is not None:
+            self._inotify.read()
+            self._server.look()
 
     def _start(self, before: Callable[[], None] | None) -> None:
         """Raises ``ValueError`` when the FIFO cannot be made."""
@@ -80,30 +187,12 @@ class Watchdog:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
-    def _is_of_the_job(self, pid: int) -> bool:
-        """A request may name anybody: the keeper, or a stranger who has got the number of a worker that has ended."""
-        stat = read_stat(pid)
-        if stat is None:
-            return False
-        if (
-            stat.state == "D"
-        ):  # reading the environment of one that waits in the kernel could wait with it for ever
-            return stat.parent == os.getpid()
-        environment = read_file(f"/proc/{pid}/environ", None)
-        return environment is not None and names_job(environment, b"PHALANX_JOB=", self._mark)
-
-    def _remember(self, event: str, request: FileTimerRequest | None) -> None:
-        """Told before the signal is sent: whoever sees the worker's end finds the reason."""
-        if event == "timer expired" and request is not None and request.signal > 0:
-            scope = "".join(one if one.isprintable() else "?" for one in request.scope_id[:SCOPE_MAX])
-            self._ended[request.worker_pid] = scope
-
-    def _why(self, pid: int) -> str:
-        scope = self._ended.get(pid)
-        return "" if scope is None else f"its timer ended it, because it was too slow in {scope}"
-
     def _environment(self, inner: Callable[..., dict[str, str]], *place: Any) -> dict[str, str]:
         return {**inner(*place), TIMER_FILE: self._path}
+
+
+def _nobody(_event: object) -> None:
+    """Before a loop is there, no worker is."""
 
 
 class _Paused(FileTimerServer):

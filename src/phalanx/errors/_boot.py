@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
     Program = tuple[Callable[..., object], Any, Any]  # a function and its two arguments
 
-__all__ = ["after_record", "run"]
+__all__ = ["STACKS_SIGNAL", "after_record", "run", "write_stacks_to"]
+
+# What the agent sends to have the stacks of all threads written: the middle of the real-time signals, 34 to 64. Who
+# takes one for a timer or a library counts up from the first, debuggers and virtual machines down from the last.
+STACKS_SIGNAL = 49
 
 # Who wants the exception itself, once it is recorded: a worker that is a function sends it to who launched it.
 after_record: list[Callable[[BaseException], None]] = []
@@ -85,20 +89,40 @@ def _die_with(parent: int) -> None:
 
 
 def _watch_for_crashes(crash_file: str) -> None:
-    """Let faulthandler write native crashes to ``crash_file``, or to stderr; never against the user's own choice."""
+    """Let faulthandler write native crashes to ``crash_file``, or to stderr; never against the user's own choice.
+
+    Stacks that the agent asks for go to that file, too. Both are settings of their own: a script that enables or
+    disables faulthandler, or registers signals of its own with it, changes nothing in this one.
+    """
     import faulthandler
 
-    if (
-        faulthandler.is_enabled()
-    ):  # -X faulthandler, PYTHONFAULTHANDLER, -X dev: its text is in the stderr tail
-        return
+    # -X faulthandler, PYTHONFAULTHANDLER, -X dev: its text is in the stderr tail
+    is_ours = not faulthandler.is_enabled()
     try:
-        if crash_file:
-            faulthandler.enable(_open_out_of_the_way(crash_file))
-        else:
-            faulthandler.enable()
+        if not crash_file:
+            if is_ours:
+                faulthandler.enable()
+            return
+        file = _open_out_of_the_way(crash_file)
+        if is_ours:
+            faulthandler.enable(file)
     except (OSError, RuntimeError, ValueError, AttributeError):
-        pass  # no stderr, no folder: a crash then shows as its signal alone
+        return  # no stderr, no folder: a crash then shows as its signal alone
+    write_stacks_to(file)
+
+
+def write_stacks_to(file: int) -> None:
+    """Have the stacks of all threads written to this descriptor whenever ``STACKS_SIGNAL`` comes.
+
+    In C, without the interpreter: also by a thread that waits in the kernel, or holds the interpreter's lock for ever.
+    """
+    import faulthandler
+
+    try:  # noqa: SIM105 # contextlib would be one more import at each start
+        # Without chain the signal is held back in the thread that writes until it has written all: the agent sees that.
+        faulthandler.register(STACKS_SIGNAL, file, all_threads=True, chain=False)
+    except (OSError, RuntimeError, ValueError, AttributeError):
+        pass  # a system without such signals: whoever asks finds that they are not caught
 
 
 def _open_out_of_the_way(path: str) -> int:

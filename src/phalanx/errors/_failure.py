@@ -95,7 +95,7 @@ class ProcessFailure:
 
     def crash_trace(self) -> str:
         """What faulthandler wrote, without the frames of the boot file."""
-        return clean(_without_our_frames(self.crash).strip("\n"))
+        return clean(without_our_frames(self.crash).strip("\n"))
 
 
 class ChildFailedError(Exception):
@@ -165,7 +165,8 @@ def _entry(index: int, rank: int, failure: ProcessFailure) -> str:
     )
 
 
-def _without_our_frames(crash: str) -> str:
-    """The text of faulthandler without the two frames of the boot file at the bottom of the main thread."""
+def without_our_frames(crash: str) -> str:
+    """The text of faulthandler, or of py-spy, without our frames at the bottom of the main thread."""
     ours = tuple(f'  File "{folder}/' for folder in _OUR_FOLDERS)
-    return "\n".join(line for line in crash.split("\n") if not line.startswith(ours))
+    lines = (line for line in crash.split("\n") if not line.startswith(ours))
+    return "\n".join(line for line in lines if not any(f"({folder}/" in line for folder in _OUR_FOLDERS))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from phalanx.multiprocessing.descriptors import RESERVE, hold_back, make_room
 from phalanx.multiprocessing.machine import StopMachine, StopRequested, StopState, SweepRequested
-from phalanx.multiprocessing.nameless import NamelessFile
+from phalanx.multiprocessing.nameless import NamelessFile, crash_in
 from phalanx.multiprocessing.pidfd import has_ended, make_exits_observable
 from phalanx.multiprocessing.results import RunProcsResult
 from phalanx.multiprocessing.spawning import SpawnError, cannot_open
@@ -38,7 +38,6 @@ __all__ = ["PContext", "RunProcsResult", "SignalException", "SpawnError"]
 
 # The last words of ended workers are in pipes and files already; more than this is a console that does not read.
 CLOSE_DRAIN_S = 5.0
-CRASH_TEXT_BYTES = 65536  # of 100 frames of each of up to 100 threads; a report shows the first page
 
 
 class PContext(abc.ABC):
@@ -215,9 +214,10 @@ class PContext(abc.ABC):
         """What the boot file is told: ``<parent pid or empty>:<crash file or empty>``."""
         # The parent-death signal follows the thread that forked, not the process: only the main thread lives as long.
         parent = str(os.getpid()) if threading.current_thread() is threading.main_thread() else ""
-        return f"{parent}:{self._crash_file(local_rank).path}"
+        return f"{parent}:{self.crash_file(local_rank).path}"
 
-    def _crash_file(self, local_rank: int) -> NamelessFile:
+    def crash_file(self, local_rank: int) -> NamelessFile:
+        """Where the worker's faulthandler writes, of a crash and when it is asked for its stacks."""
         if local_rank not in self._crash_files:
             with self._opening(local_rank, "the file for its crash report"):
                 self._crash_files[local_rank] = NamelessFile(f"phalanx-crash-{local_rank}")
@@ -302,7 +302,7 @@ class PContext(abc.ABC):
         file = self._crash_files.get(local_rank)
         if file is None:
             return self._crash_texts.get(local_rank, "")
-        return file.read(CRASH_TEXT_BYTES).decode("utf-8", "replace")
+        return crash_in(file.read())
 
     def drain(self, timeout_s: float) -> bool:
         """Wait until what ended workers wrote is in files and on the console; False when time ran out."""

@@ -172,5 +172,8 @@ def _writes_to(stream: Any, number: int) -> bool:
 def _watch_for_crashes(fd: int) -> None:
     import faulthandler
 
+    from phalanx.errors._boot import write_stacks_to
+
     if not faulthandler.is_enabled():
         faulthandler.enable(fd)
+    write_stacks_to(fd)

@@ -160,7 +160,7 @@ class MultiprocessContext(PContext):
             # A forked worker has all our descriptors, and would have no room below the smaller limit.
             open_files=None if self._forks() else given_limit(),
             result=Descriptor(result.fd),
-            crash=Descriptor(self._crash_file(local_rank).fd),
+            crash=Descriptor(self.crash_file(local_rank).fd),
             stdout=None if stdout is None else Descriptor(stdout),
             stderr=None if stderr is None else Descriptor(stderr),
         )

@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["NamelessFile"]
+__all__ = ["NamelessFile", "crash_in"]
+
+CRASH_BEGINS = b"Fatal Python error: "  # faulthandler's first words of a crash, and of nothing else
+CRASH_TEXT_BYTES = 65536  # of 100 frames of each of up to 100 threads; a report shows the first page
+
+
+def crash_in(text: bytes) -> str:
+    """What faulthandler wrote of a crash, or the first of it, behind stacks that it was asked for before."""
+    at = (b"\n" + text).find(b"\n" + CRASH_BEGINS)
+    return "" if at < 0 else text[at : at + CRASH_TEXT_BYTES].decode("utf-8", "replace")
 
 
 class NamelessFile:
@@ -44,12 +53,12 @@ class NamelessFile:
         while offset < len(data):
             offset += os.pwrite(self.fd, data[offset:], offset)
 
-    def read(self, limit: int | None = None) -> bytes:
-        """What was written, at most ``limit`` bytes of it."""
+    def read(self, limit: int | None = None, *, start: int = 0) -> bytes:
+        """What was written from ``start`` on, at most ``limit`` bytes of it."""
         size = os.fstat(self.fd).st_size
-        wanted = size if limit is None else min(size, limit)
+        wanted = size if limit is None else min(size, start + limit)
         parts: list[bytes] = []
-        offset = 0
+        offset = start
         while offset < wanted and (part := os.pread(self.fd, wanted - offset, offset)):
             parts.append(part)
             offset += len(part)

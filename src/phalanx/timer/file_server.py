@@ -34,8 +34,11 @@ class FileTimerServer:
     other file is refused with ``FileExistsError``. ``run_id``: of the job, for what is logged. ``max_interval``: after
     how many seconds the server wakes at the latest. ``daemon``: whether a program may end while the thread runs.
     ``log_event(name, request)`` is called for what the server does; its errors are logged. ``is_worker(pid)``: whether
-    it may be ended; it is asked when its time is over. Clients of torchelastic 2.13 can use the server. A line
-    that is no request is dropped, and nothing it says can harm this process or pid 1.
+    it may be ended; it is asked when its time is over. ``end_worker(request)`` takes the place of the signal, for an
+    agent that has something to do before; it must not block. ``on_requests()`` is called when workers have made
+    progress. Clients of torchelastic 2.13 can use the server. A line that is no request is dropped, and nothing it
+    says can harm this process or pid 1. A FIFO that somebody has removed is made anew within ``max_interval``, or at
+    ``look()``; nothing that has taken its place is touched.
 
     >>> import tempfile
     >>> server = FileTimerServer(os.path.join(tempfile.mkdtemp(), "watchdog"), run_id="job")
@@ -52,6 +55,8 @@ class FileTimerServer:
         log_event: LogEvent | None = None,
         *,
         is_worker: Callable[[int], bool] = lambda _pid: True,
+        end_worker: Callable[[FileTimerRequest], None] | None = None,
+        on_requests: Callable[[], None] = lambda: None,
     ) -> None:
         self._file_path = file_path
         self._run_id = run_id
@@ -59,6 +64,8 @@ class FileTimerServer:
         self._daemon = daemon
         self._log_event = log_event
         self._is_worker = is_worker
+        self._end_worker = end_worker
+        self._on_requests = on_requests
         self._book: TimerBook[FileTimerRequest] = TimerBook()
         self._last_progress_time = int(time.time())
         self._rest = b""  # of a line that is not complete yet
@@ -104,6 +111,11 @@ class FileTimerServer:
         self._take_requests(0.0)
         self._end_expired()
 
+    def look(self) -> None:
+        """Have the thread look at once whether the FIFO is still there, and make it anew if it is not."""
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
+
     # Its parts, as torchelastic names them
 
     @staticmethod
@@ -123,6 +135,7 @@ class FileTimerServer:
         """Begin and end countdowns; every request of a worker is a sign of its progress."""
         if timer_requests:
             self._last_progress_time = int(time.time())
+            self._on_requests()
         self._book.enter(timer_requests)
 
     def clear_timers(self, worker_pids: set[int]) -> None:
@@ -143,6 +156,7 @@ class FileTimerServer:
         while not self._is_stopping.is_set():
             try:
                 self._take_requests(self._patience_s())
+                self._mend()
                 self._end_expired()
             except Exception:
                 logger.exception("job %s: the timer server goes on after an error", self._run_id)
@@ -157,8 +171,12 @@ class FileTimerServer:
     def _take_requests(self, patience_s: float) -> None:
         watched = [fd for fd in (self._fd, self._wake) if fd >= 0]
         ready, _, _ = select.select(watched, (), (), patience_s)
-        if self._fd not in ready:
-            return
+        if self._wake in ready:
+            os.eventfd_read(self._wake)
+        if self._fd in ready:
+            self._read_all_there_is()
+
+    def _read_all_there_is(self) -> None:
         try:
             self._rest += os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -198,7 +216,10 @@ class FileTimerServer:
             first = next((one for one in timers if one.signal > 0), timers[0])
             self._tell("timer expired", first)
             scopes = ", ".join(one.scope_id for one in timers)
-            if self._reap_worker(pid, first.signal):
+            if self._end_worker is not None:
+                if first.signal > 0:
+                    self._end_worker(first)
+            elif self._reap_worker(pid, first.signal):
                 logger.warning(
                     "job %s: process %s is too slow in %s and was sent signal %s",
                     self._run_id,
@@ -240,6 +261,21 @@ class FileTimerServer:
         os.mkfifo(self._file_path, 0o600)
         # Open for writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
         self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def _mend(self) -> None:
+        """Make the FIFO anew if its name is free. Whatever has that name may be another server's, and stays."""
+        if os.path.lexists(self._file_path):
+            return
+        self._read_all_there_is()  # what was asked before it went
+        os.close(self._fd)
+        self._fd = -1
+        try:
+            self._open()
+        finally:
+            if self._fd < 0:  # its folder has gone, too: nobody is heard until it is there again
+                self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        logger.warning("job %s: the timers' FIFO was removed by somebody, and is made anew", self._run_id)
+        self._tell("watchdog file made anew", None)
 
     def _close(self) -> None:
         if self._fd < 0:

@@ -27,6 +27,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.processes.console import Console
 from phalanx.agent.processes.keeper import Keeper
+from phalanx.agent.processes.stacks import Stacks
 from phalanx.agent.processes.workers import Workers, terminal_rank
 from phalanx.agent.restarts.progress import Progress
 from phalanx.agent.sentences import debugging, not_passed
@@ -101,7 +102,10 @@ class Processes:
             SignalWorkers: self._signal_workers,
             SpawnWorkers: self._spawn_workers,
             WarnWorkers: self._pass_on,
+            **Stacks(self, driver, console, spec.watchdog).perform,
         }
+        if spec.watchdog is not None:
+            spec.watchdog.attach(self._loop, driver.post)
 
     def told(self, local_rank: int, message: ExceptionRecorded) -> None:
         """A worker said over the channel that it has recorded an exception."""
@@ -114,6 +118,12 @@ class Processes:
         self._watched.clear()
         if self._single_restarts is not None:
             self._single_restarts.unwatch()
+
+    def leave(self) -> None:
+        """As ``unwatch``, for good."""
+        self.unwatch()
+        if self._spec.watchdog is not None:
+            self._spec.watchdog.detach()
 
     def forget(self, local_rank: int) -> None:
         """This worker gets a successor: what it said, and how its machine was, explains nothing of that one's end."""

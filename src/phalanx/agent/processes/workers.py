@@ -15,6 +15,7 @@ from phalanx.agent.spec import JobSpec
 from phalanx.errors import ProcessFailure
 from phalanx.multiprocessing.commands import SubprocessContext
 from phalanx.multiprocessing.context import PContext
+from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import Remains
 from phalanx.multiprocessing.trees import ProcessTree
 from phalanx.rendezvous.round import Round
@@ -90,13 +91,31 @@ class Workers:
                 remove_unfinished(self._context.error_files[local_rank], self.pids[local_rank])
         return codes
 
+    @property
+    def live(self) -> list[int]:
+        """Local ranks whose end was not reaped yet."""
+        return list(self._context.sentinels())
+
+    def crash_file(self, local_rank: int) -> NamelessFile:
+        """Where its faulthandler writes."""
+        return self._context.crash_file(local_rank)
+
+    def stacks_folder(self, local_rank: int) -> str:
+        """The folder of its logs; empty: there is none."""
+        error_file = self._context.error_files[local_rank]
+        return "" if error_file in ("", os.devnull) else os.path.dirname(error_file)
+
+    def send_to(self, local_rank: int, number: int) -> bool:
+        """Signal this worker alone; False when it has ended."""
+        return bool(self._context.send_signal(number, [local_rank]))
+
     def send_signal(self, number: int) -> None:
         """To each live worker alone, not to what it started."""
         self._context.send_signal(signal.Signals(number))
 
     def interrupt(self, local_rank: int) -> bool:
         """Send this worker alone what Ctrl-C sends; False when it has ended."""
-        return bool(self._context.send_signal(signal.SIGINT, [local_rank]))
+        return self.send_to(local_rank, signal.SIGINT)
 
     def pass_on(self, number: int) -> list[int]:
         """Deliver a signal to each live worker that catches or ignores it; returns the local ranks left out.
