@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from phalanx.checkpoint.checksums import checksum_of
+from phalanx.checkpoint.checksums import checksums_of
 from phalanx.checkpoint.exceptions import CannotCheck
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import (
@@ -107,16 +107,20 @@ def missing_problems(folder: Path, manifest: Manifest) -> list[Problem]:
 
 def checksum_problems(folder: Path, manifest: Manifest, names: Iterable[str], files: Files) -> list[Problem]:
     """Which of these files have not the content that was saved. Reads them all. Raises ``CannotCheck``."""
+    wanted = {folder / name: name for name in names}
+    kinds = {path: manifest.files[name].algorithm for path, name in wanted.items()}
+    answers = checksums_of(kinds, sum(manifest.files[name].size for name in wanted.values()), files)
     found = []
-    for name in names:
-        file = manifest.files[name]
-        try:
-            size, checksum = checksum_of(folder / name, file.algorithm, files)
-        except OSError as error:
-            found.append(_problem(manifest.step, name, error))
+    for path, name in wanted.items():
+        file, answer = manifest.files[name], answers[path]
+        if isinstance(answer, OSError):
+            found.append(_problem(manifest.step, name, answer))
             continue
-        except CannotCheck as reason:
-            raise CannotCheck(f"step {manifest.step} in {folder} cannot be checked: {reason}") from None
+        if isinstance(answer, CannotCheck):
+            raise CannotCheck(f"step {manifest.step} in {folder} cannot be checked: {answer}")
+        if isinstance(answer, Exception):
+            raise answer
+        size, checksum = answer
         if size != file.size:
             found.append(Problem(manifest.step, name, f"has {size} bytes instead of {file.size}"))
         elif checksum != file.checksum:

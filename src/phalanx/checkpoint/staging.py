@@ -95,7 +95,7 @@ class Staging:
             regular = sorted(self._kept(seen))
             for name in regular:
                 self._files.sync_file(self.place / name)
-            record = PartRecord(self.part, {name: self._record(name) for name in regular})
+            record = PartRecord(self.part, self._read_back(regular, seen))
             self._refuse_changes(seen, tree(self.place))
             for name in sorted(seen.keys() - set(regular), reverse=True):
                 self._files.sync_folder(self.place / name)
@@ -213,9 +213,16 @@ class Staging:
                     f"same folder for all ranks?"
                 )
 
-    def _record(self, name: str) -> FileRecord:
-        size, checksum = checksums.checksum_of(self.place / name, self._algorithm, self._files)
-        return FileRecord(size, checksum, self._algorithm)
+    def _read_back(self, names: list[str], seen: Seen) -> dict[str, FileRecord]:
+        kinds = dict.fromkeys((self.place / name for name in names), self._algorithm)
+        answers = checksums.checksums_of(kinds, sum(seen[name].st_size for name in names), self._files)
+        records = {}
+        for name in names:
+            answer = answers[self.place / name]
+            if isinstance(answer, Exception):
+                raise answer
+            records[name] = FileRecord(*answer, self._algorithm)
+        return records
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
