@@ -121,9 +121,11 @@ class Shelf:
                 return aside if os.path.lexists(aside) else None
         return aside
 
-    def publish(self, staged: Path, step: int) -> Path:
+    def publish(self, staged: Path, step: int, *, still_wanted: Callable[[], None] | None = None) -> Path:
         """Give a staged step its name, on the disk, and let ``latest`` point to the newest. Raises ``OSError``."""
         with self.changing():
+            if still_wanted is not None:
+                still_wanted()
             final, old = place(self.files, staged, step)
             doomed = []
             try:

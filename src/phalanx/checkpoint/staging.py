@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ _LOCK_WAIT_S = 30.0  # who holds it is deleting a folder of the same name, left 
 class Staging:
     """The staging folder of a step, for the only part (``part=None``) or for a rank's.
 
-    Of a sharded step, all ranks open the same folder, which ``run_id`` and ``round_number`` name; each writes its own
-    part, and one of them publishes. What a rank finds of an earlier try of its own part is removed. The folder is
-    locked until ``publish``, ``abandon`` or ``release``. Raises ``SaveFailed``; so do the methods.
+    Of a sharded step, all ranks open the same folder, which ``run_id``, ``round_number`` and ``attempt`` name (number of
+    the save within the round); each writes its own part, and one of them publishes. What a rank finds of an earlier
+    try of its own part is removed. The folder is locked until ``publish``, ``abandon`` or ``release``. Raises
+    ``SaveFailed``; so do the methods.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Staging:
         writer: str = "job",
         run_id: str = "",
         round_number: int = 0,
+        attempt: int = 0,
         strong: bool = False,
     ) -> None:
         self.step = step
@@ -58,9 +60,9 @@ class Staging:
         self._run_id = run_id
         self._round = round_number
         self._algorithm = checksums.algorithm(strong=strong)
-        token = naming.token_of(run_id, round_number)
-        if part is None:  # nobody else needs the name, and of two jobs without a run id each has its own
-            token = f"{token}.{os.urandom(4).hex()}"
+        # Of an unsharded step nobody else needs the name, and of two jobs without a run id each has its own.
+        last = os.urandom(4).hex() if part is None else f"{attempt:x}"
+        token = f"{naming.token_of(run_id, round_number)}.{last}"
         self.folder = shelf.folder / naming.staging_name(step, token)
         self._lock: Lock | None = None
         with self._failing():
@@ -102,10 +104,17 @@ class Staging:
             self._files.sync_folder(self.place)
         return record
 
-    def publish(self, parts: list[PartRecord], meta: Mapping[str, Any] | None = None) -> Path:
+    def publish(
+        self,
+        parts: list[PartRecord],
+        meta: Mapping[str, Any] | None = None,
+        *,
+        still_wanted: Callable[[], None] | None = None,
+    ) -> Path:
         """Make the step visible, whole, in one moment; ``parts`` are the records of all. Returns its folder.
 
         Looks once more whether all files are there. A step of this number that was there before is replaced.
+        ``still_wanted`` is called right before the step gets its name, and raises if it is not to get it.
         """
         files = joined(parts)
         ranks = [part.part for part in parts]
@@ -133,7 +142,7 @@ class Staging:
             self._files.write(path, encode(manifest))
             self._files.sync_file(path)
             self._files.sync_folder(self.folder)
-            final = self._shelf.publish(self.folder, self.step)
+            final = self._shelf.publish(self.folder, self.step, still_wanted=still_wanted)
         self.release()
         return final
 
