@@ -1,0 +1,168 @@
+"""The parts below the acts: the guard, sockets, progress, which jobs are one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.chaos.guard import Guard
+from phalanx.chaos.jobs import Agent, Process, Worker, descendants, open_process, same_job
+from phalanx.chaos.progress import Progress
+from phalanx.chaos.sockets import ESTABLISHED, LISTENING, connections, sockets_of
+from phalanx.multiprocessing.procfs import start_ticks_of
+
+LIMIT_S = 60.0
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wait_until_it_runs(pid: int) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while state_of(pid) == "T":
+        assert time.monotonic() < deadline, f"{pid} is still stopped"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def sleeper():
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_guard_continues_what_it_was_given_when_it_is_let_go(sleeper: subprocess.Popen[bytes]) -> None:
+    fd = os.pidfd_open(sleeper.pid)
+    with Guard(LIMIT_S) as guard:
+        assert guard.take(fd)
+        sleeper.send_signal(signal.SIGSTOP)
+    wait_until_it_runs(sleeper.pid)
+    os.close(fd)
+
+
+def test_a_guard_continues_it_when_it_is_time(sleeper: subprocess.Popen[bytes]) -> None:
+    fd = os.pidfd_open(sleeper.pid)
+    with Guard(0.2) as guard:
+        guard.take(fd)
+        sleeper.send_signal(signal.SIGSTOP)
+        wait_until_it_runs(sleeper.pid)
+    os.close(fd)
+
+
+def test_a_guard_whose_time_is_over_says_that_nobody_is_to_be_stopped(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    import select
+
+    fd = os.pidfd_open(sleeper.pid)
+    with Guard(0.0) as guard:
+        assert select.select([guard], [], [], LIMIT_S)[0]
+        assert not guard.take(fd)
+    os.close(fd)
+
+
+def test_a_guard_outlives_its_killed_parent_and_heals(
+    sleeper: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    program = """
+import os, signal, sys
+from phalanx.chaos.guard import Guard
+fd = os.pidfd_open(int(sys.argv[1]))
+with Guard(1000.0, last=lambda: open(sys.argv[2], "x").close()) as guard:
+    guard.take(fd)
+    os.kill(int(sys.argv[1]), signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    mark = tmp_path / "last"
+    done = subprocess.run([sys.executable, "-c", program, str(sleeper.pid), str(mark)])
+    assert done.returncode == -signal.SIGKILL
+    wait_until_it_runs(sleeper.pid)
+    deadline = time.monotonic() + LIMIT_S
+    while not mark.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_is_opened_by_number_and_start_time(sleeper: subprocess.Popen[bytes]) -> None:
+    ticks = start_ticks_of(sleeper.pid)
+    assert ticks is not None
+    fd = open_process(Process(sleeper.pid, ticks))
+    assert fd is not None
+    os.close(fd)
+    assert open_process(Process(sleeper.pid, ticks + 1)) is None
+    assert descendants(Process(sleeper.pid, ticks + 1)) == []
+    assert descendants(Process(sleeper.pid, ticks)) == [Process(sleeper.pid, ticks)]
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_both_ends_of_a_connection_are_read_from_proc(family: int, address: str) -> None:
+    with socket.socket(family) as server, socket.socket(family) as client:
+        server.bind((address, 0))
+        server.listen()
+        client.connect(server.getsockname())
+        own = sockets_of(os.getpid())
+        rows = [row for row in connections(os.getpid()) if row.inode in own]
+
+        port = client.getsockname()[1]
+        (row,) = [row for row in rows if row.local_port == port]
+        assert (row.local, row.remote, row.remote_port) == (address, address, server.getsockname()[1])
+        assert (row.state, row.is_ipv6) == (ESTABLISHED, ":" in address)
+        assert any(row.state == LISTENING and row.local_port == server.getsockname()[1] for row in rows)
+
+
+def test_an_ipv6_socket_that_speaks_ipv4_is_told_as_ipv4() -> None:
+    with socket.socket(socket.AF_INET) as server, socket.socket(socket.AF_INET6) as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.connect((f"::ffff:{server.getsockname()[0]}", server.getsockname()[1]))
+        port = client.getsockname()[1]
+        (row,) = [
+            row
+            for row in connections(os.getpid())
+            if row.local_port == port and row.inode in sockets_of(os.getpid())
+        ]
+        assert (row.local, row.remote) == ("127.0.0.1", "127.0.0.1")
+
+
+def test_progress_is_that_of_the_last_job_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    progress = Progress(str(file), only_new=False)
+    assert progress.look() == 0
+
+    def add(text: str) -> None:
+        with file.open("a") as end:
+            end.write(text)
+
+    def event(name: str, **facts: int) -> str:
+        return json.dumps({"event": name, **facts}) + "\n"
+
+    add(event("job_started") + event("worker_progress", step=70) + event("job_started"))
+    add("no json\n[]\n" + event("worker_progress", step=5) + event("worker_progress", step=6)[:-4])
+    assert progress.look() == 5
+    add(event("worker_progress", step=6)[-4:])
+    assert progress.look() == 6
+    assert Progress(str(file), only_new=True).look() == 0
+
+
+def agent(run_id: str, node: int, *, pid: int, round_number: int = 1, master: str = "a:1") -> Agent:
+    worker = Worker(Process(pid + 1, 1), node, 0, node, 1, 2, round_number, run_id, "token", master)
+    return Agent(Process(pid, 1), "run train.py", (worker,))
+
+
+def test_agents_are_of_one_job_by_its_id_its_places_and_where_they_meet() -> None:
+    first = agent("x", 0, pid=10)
+    assert same_job([first], agent("x", 1, pid=20))
+    assert same_job([first], agent("x", 1, pid=20, round_number=2, master="b:1"))  # one is a round behind
+    assert not same_job([first], agent("y", 1, pid=20))
+    assert not same_job([first], agent("x", 0, pid=20))  # two nodes 0
+    assert not same_job([first], agent("x", 1, pid=20, master="b:1"))  # the same round in another place
