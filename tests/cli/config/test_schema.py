@@ -87,10 +87,11 @@ def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_the_example_is_taken_by_both() -> None:
-    example = ROOT / "examples/job.yaml"
+@pytest.mark.parametrize("name", ["local", "cluster"])
+def test_the_examples_are_taken_by_both(name: str) -> None:
+    example = ROOT / f"examples/{name}.yaml"
     assert schema_takes(example)
-    assert read_job_file(str(example), {}, overruled=(), names_program=False).texts
+    assert read_job_file(str(example), {"STORE": "node0:29400"}, overruled=(), names_program=False).texts
 
 
 @pytest.mark.parametrize(
