@@ -133,6 +133,9 @@ WARNED: dict[str, list[tuple[list[str], str]]] = {
             "has no effect: no stream goes to a file; see --redirects and --tee",
         )
     ],
+    "watchdog": [
+        (["--watchdog", "--debug-rank=0"], "has no effect: with --debug-rank nobody is too slow"),
+    ],
     "print-format": [
         (["--print-format=json"], "has no effect: nothing is shown; say --print-config or --dry-run")
     ],

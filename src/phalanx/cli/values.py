@@ -53,6 +53,7 @@ _AS_GIVEN = (
     "stderr_tail",
     "stop_all",
     "tee",
+    "watchdog",
 )
 
 

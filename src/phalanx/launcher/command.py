@@ -96,8 +96,11 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
 
 
 def _watchdog_of(options: RunOptions, spec: JobSpec) -> Watchdog | None:
-    """The server of file timers, where it is asked for."""
-    if os.environ.get(ENABLE_FILE_TIMER) != "1":
+    """The server of file timers, where it is asked for: by either, and neither says no to the other.
+
+    The variable is often set for a whole cluster, the option for this job; with both there is still one server.
+    """
+    if not options.watchdog and os.environ.get(ENABLE_FILE_TIMER) != "1":
         return None
     from phalanx.agent.watchdog import Watchdog
 

@@ -127,6 +127,11 @@ RULES: tuple[Rule, ...] = tuple(
             "with {debug_rank} no worker is late",
         ),
         (
+            ("watchdog",),
+            lambda c: c.options.debug_rank is not None,
+            "with {debug_rank} nobody is too slow",
+        ),
+        (
             (
                 "restarts.window_s",
                 "restarts.refill_after_s",

@@ -86,6 +86,8 @@ class RunOptions(Struct, kw_only=True):
     """How long a node whose workers have succeeded waits for the other nodes; None: as long as they run."""
     straggler_s: float | None = None
     """How long workers may go on when others have succeeded; None: as long as they like."""
+    watchdog: bool = False
+    """Run a server of timers (``phalanx.timer``), as ``TORCHELASTIC_ENABLE_FILE_TIMER=1`` does."""
     report_file: str | None = None
     """Where the report goes as JSON; ``error_file`` is for the first failure alone, in torchelastic's format."""
     prints_report: bool = True

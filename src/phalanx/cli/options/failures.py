@@ -185,6 +185,12 @@ ROWS: tuple[Option, ...] = (
         group=FAILURE,
         help="how long workers may go on when others have succeeded; then the job has failed",
     ),
+    switch(
+        "watchdog",
+        FAILURE,
+        "end workers that stay longer in a block than phalanx.timer allows; the stacks of all ranks are saved first",
+        torchrun=False,
+    ),
     Option(
         name="exit-barrier-timeout",
         field="exit_barrier_s",

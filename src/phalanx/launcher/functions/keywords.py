@@ -69,6 +69,7 @@ class LaunchOptions(TypedDict, total=False):
     exclude_for_s: float
     exit_barrier_s: float | None
     straggler_s: float | None
+    watchdog: bool
     rdzv_backend: str
     rdzv_endpoint: str
     rdzv_conf: Mapping[str, Any]
