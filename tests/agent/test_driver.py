@@ -410,7 +410,7 @@ def test_no_place_for_temporary_files_is_a_sentence(tmp_path: Path) -> None:
         f"--log-dir={tmp_path}/logs",
         before="""
         from phalanx.multiprocessing import folders
-        from phalanx.agent.channel import server as channel
+        from phalanx.agent.channel import listening as channel
         channel.temporary_folder = lambda: "/proc/nowhere"
         """,
     )

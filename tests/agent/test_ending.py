@@ -84,7 +84,7 @@ def test_each_cause_has_its_grace(event: object, grace_s: float) -> None:
 def test_stragglers_are_stopped_with_the_grace_of_a_failure() -> None:
     machine, _ = running(graces=GRACES, straggler_s=60)
     machine.step(WorkersExited({0: 0}), 1)
-    assert AnnounceStop(TERM, 5) in machine.step(DeadlinePassed(), 61)
+    assert AnnounceStop(TERM, 5, "failure") in machine.step(DeadlinePassed(), 61)
 
 
 def test_the_grace_of_who_leaves_is_not_cut_by_the_round_that_ends_because_of_it() -> None:
@@ -118,7 +118,8 @@ def test_what_can_wait_is_warned_of_and_workers_know_at_once_that_they_are_to_st
     machine, others = running(graces=WARNING)
     signal = event.signal if isinstance(event, StopAsked) else TERM
     commands = machine.step(event, 1)
-    assert commands[1:] == [AnnounceStop(signal, 120 + grace_s), WarnWorkers(USR1)]
+    cause = "asked" if isinstance(event, StopAsked) else "planned"
+    assert commands[1:] == [AnnounceStop(signal, 120 + grace_s, cause), WarnWorkers(USR1)]
     assert "SIGUSR1 to 2 workers, 120 s to end by themselves, then" in commands[0].text
     told = machine.step(DeadlinePassed(), 121)
     assert told == [

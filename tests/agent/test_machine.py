@@ -195,7 +195,7 @@ def test_a_failed_worker_stops_the_others_and_is_told_before_they_have_ended() -
     machine, others = running()
     assert machine.step(WorkersExited({1: 7}), 1) == [
         Say("rank 1 failed: asked 1 other worker to stop, 30 s of grace"),
-        AnnounceStop(TERM, 30),
+        AnnounceStop(TERM, 30, "failure"),
         SignalWorkers(TERM),
     ]
     assert others.told(events.WorkerFailed) == [events.WorkerFailed()]
@@ -323,7 +323,7 @@ def test_a_round_that_is_over_elsewhere_is_stopped_with_the_users_grace_and_repo
     commands = machine.step(Noticed((events.StopRound("node b was lost", None),)), 1)
     assert commands == [
         Say("node b was lost: asked 2 workers to stop, 30 s of grace"),
-        AnnounceStop(TERM, 30),
+        AnnounceStop(TERM, 30, "loss"),
         SignalWorkers(TERM),
     ]
     assert machine.step(Noticed((events.StopRound("again", None),)), 2) == []
@@ -338,14 +338,14 @@ def test_a_shorter_time_to_stop_is_news_also_while_workers_are_being_stopped() -
     machine.step(Noticed((events.StopRound("silence", 2.25),)), 5)
     assert machine.deadline == 7.25
     other, _ = running(graces=Graces.alike(1))
-    assert AnnounceStop(TERM, 1) in other.step(Noticed((events.StopRound("silence", 2.25),)), 5)
+    assert AnnounceStop(TERM, 1, "loss") in other.step(Noticed((events.StopRound("silence", 2.25),)), 5)
 
 
 def test_a_round_that_is_over_while_its_workers_are_being_spawned_is_stopped_once_they_exist() -> None:
     machine, _ = waiting()
     machine.step(Noticed((events.RoundFormed(a_round(1)),)), 0)
     machine.step(Noticed((events.StopRound("over", None),)), 0)
-    assert machine.step(WorkersSpawned(PIDS), 1) == [AnnounceStop(TERM, 30), SignalWorkers(TERM)]
+    assert machine.step(WorkersSpawned(PIDS), 1) == [AnnounceStop(TERM, 30, "loss"), SignalWorkers(TERM)]
 
 
 def test_a_verdict_while_workers_run_stops_them_first() -> None:

@@ -119,8 +119,8 @@ def run(
         draw(st.sampled_from(able)).move(fate)
 
 
-STEPS = 40
-LATEST_DELIVERY = 40  # moves; with four ranks and a margin of two there are steps left after that
+STEPS = 60
+LATEST_DELIVERY = 40  # moves; at most one of them is a step of all, so there are steps left after that
 
 
 def deliveries_to_all(draw: Any, ranks: int, requests: list[str]) -> list[tuple[int, int, str]]:

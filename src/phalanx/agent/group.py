@@ -11,6 +11,7 @@ from enum import Enum, auto
 from signal import Signals
 from typing import Any, ClassVar
 
+from phalanx.agent.exits import Exit
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import (
     DeadlinePassed,
@@ -110,6 +111,8 @@ class StopAsked(Struct):
     warn_s: float = 0.0
     by_program: bool = False
     """The program that hosts this agent asked, and nobody has sent a signal."""
+    cause: str = "asked"
+    """For workers, which may agree on a step to stop at: asked, planned, failure, loss, end."""
 
 
 # Commands
@@ -133,21 +136,7 @@ class AnnounceStop(Struct):
     signal: int
     grace_s: float
     """Until their trees are ended, the time of a warning included."""
-
-
-class Exit(Struct):
-    """What the group knows of one worker's end."""
-
-    local_rank: int
-    exit_code: int
-    at: float
-    stopped_at: float | None
-    signed_at: float | None
-    why_not_started: str = ""
-    is_straggler: bool = False
-    """It was stopped because it still ran long after others had ended; that is its failure."""
-    is_void: bool = False
-    """It waited for its single restart when the group was stopped: that failure has its answer, or needs none."""
+    cause: str = "asked"
 
 
 class GroupMachine(Machine[GroupState]):
@@ -253,7 +242,7 @@ class GroupMachine(Machine[GroupState]):
         commands = self._take_exits(event, now)
         if any(code != 0 for code in event.codes.values()) and self.live:
             told = Say(self._failure_line(event.codes))
-            return [*commands, told, *self._asked(StopAsked(Signals.SIGTERM, self.grace_s), now)]
+            return [*commands, told, *self._asked(self._because_of_failure(), now)]
         if not self.live:
             return commands + self._sweep(now)
         if self._straggler_s is not None and self.deadline is None:
@@ -273,7 +262,7 @@ class GroupMachine(Machine[GroupState]):
             f"{self._ranks(self.live)} still ran {late} after others had ended (--straggler-timeout): "
             f"asked to stop, {self.grace_s:g} s of grace"
         )
-        return [told, *self._asked(StopAsked(Signals.SIGTERM, self.grace_s), now)]
+        return [told, *self._asked(self._because_of_failure(), now)]
 
     def _exited_while_stopping(self, event: WorkersExited, now: float) -> list[Any]:
         return self._settle(self._take_exits(event, now))
@@ -287,7 +276,7 @@ class GroupMachine(Machine[GroupState]):
             self._stopped_at[local_rank] = now
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
         time_s = event.grace_s + (event.warn_s if request.has_warning else 0.0)
-        return [AnnounceStop(event.signal, time_s), *self._settle(self._stop.step(request, now))]
+        return [AnnounceStop(event.signal, time_s, event.cause), *self._settle(self._stop.step(request, now))]
 
     def _asked_again(self, event: StopAsked, now: float) -> list[Any]:
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
@@ -319,6 +308,9 @@ class GroupMachine(Machine[GroupState]):
         failed = {local_rank for local_rank, code in codes.items() if code != 0}
         others = f"{len(self.live)} other worker{'s' if len(self.live) > 1 else ''}"
         return f"{self._ranks(failed)} failed: asked {others} to stop, {self.grace_s:g} s of grace"
+
+    def _because_of_failure(self) -> StopAsked:
+        return StopAsked(Signals.SIGTERM, self.grace_s, cause="failure")
 
     def _ranks(self, local_ranks: set[int]) -> str:
         assert self.round is not None, "workers are of a round"

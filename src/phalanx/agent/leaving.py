@@ -15,6 +15,7 @@ from phalanx.agent.restarts.policy import RestartPolicy, describe, has_restart_l
 from phalanx.agent.verdict.stored import verdict_text
 from phalanx.agent.verdict.verdict import Ending, Failure, Verdict, first_failure, judge
 from phalanx.multiprocessing.machine import SAME_REQUEST_S
+from phalanx.records import changed
 from phalanx.rendezvous.events import EndAsked, LeaveAsked, StopRound
 from phalanx.rendezvous.stop_cause import StopCause
 
@@ -23,22 +24,26 @@ __all__ = ["Leaving", "request_by", "request_of", "warned"]
 
 def warned(event: StopAsked, graces: Graces) -> StopAsked:
     """The same request with the warning ahead that the user wants."""
-    return StopAsked(event.signal, event.grace_s, graces.warn_signal, graces.warn_s, event.by_program)
+    return changed(event, warn_signal=graces.warn_signal, warn_s=graces.warn_s)
 
 
 def request_of(notice: StopRound, graces: Graces) -> StopAsked:
     """What workers get whose round is over. Only what was planned waits for a warning."""
     grace_s = graces.of(notice.cause)
-    request = StopAsked(SIGTERM, grace_s if notice.grace_s is None else min(grace_s, notice.grace_s))
+    if notice.grace_s is not None:
+        grace_s = min(grace_s, notice.grace_s)
+    request = StopAsked(SIGTERM, grace_s, cause=notice.cause.name.lower())
     return warned(request, graces) if notice.cause is StopCause.PLANNED else request
 
 
 def request_by(verdict: Verdict, graces: Graces) -> StopAsked:
     """What workers get whose job is over: if somebody told it to stop, the same as there."""
     signal = verdict.exit_code - 128
-    if verdict.ending is Ending.STOPPED and signal in valid_signals():
-        return warned(StopAsked(signal, graces.stop_s), graces)
-    return StopAsked(SIGTERM, graces.stop_s)
+    if verdict.ending is not Ending.STOPPED:
+        return StopAsked(SIGTERM, graces.stop_s, cause="end" if verdict.cause is None else "failure")
+    if signal not in valid_signals():
+        return StopAsked(SIGTERM, graces.stop_s)
+    return warned(StopAsked(signal, graces.stop_s), graces)
 
 
 class Leaving:

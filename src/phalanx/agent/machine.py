@@ -43,7 +43,7 @@ from phalanx.agent.group import (
 from phalanx.agent.leaving import Leaving, request_by, request_of, warned
 from phalanx.agent.membership import Membership
 from phalanx.agent.outcomes import failure_seen, place_given_up, report_of, with_stopped, with_unheard
-from phalanx.agent.passing import PassedSignals
+from phalanx.agent.passing import PassedSignals, told_of
 from phalanx.agent.restarts.policy import RestartPolicy, exclusion
 from phalanx.agent.stacks import OfStacks, StacksMachine
 from phalanx.agent.state import EARLY, LATE, OVER, WITH_WORKERS, AgentState
@@ -222,8 +222,7 @@ class AgentMachine(Machine[AgentState]):
     def _pass_on(self, event: SignalPassed, now: float) -> list[Any]:
         if not self._passed.is_new_here(event.signal, now):
             return []
-        asked = asks.AskSent(asks.Ask.CHECKPOINT, sentences.signal_name(event.signal))
-        told = [*self._tell(events.SignalSent(event.signal), now), *self._tell(asked, now)]
+        told = [one for each in told_of(event.signal) for one in self._tell(each, now)]
         return [PassOn(event.signal), *told]
 
     def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:

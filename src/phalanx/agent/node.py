@@ -17,8 +17,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.channel import messages
+from phalanx.agent.channel.listening import new_socket_folder
 from phalanx.agent.channel.messages import ExceptionRecorded, ExcludeAsked, ProgressMade
-from phalanx.agent.channel.server import ChannelServer, new_socket_folder
+from phalanx.agent.channel.server import ChannelServer
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import AnnounceCheckpoint, JobBegan, SignalPassed, WorkerTold
 from phalanx.agent.group import AnnounceStop, ExceptionSeen, Say, StopAsked
@@ -173,12 +174,10 @@ class Node:
             channel_path=channel_path,
             on_round=self._on_round,
             connected=lambda: self._channel.connected,
-            on_success=self._channel.wills.worker_ended,
+            on_exit=self._channel.wills.worker_ended,
         )
         own: dict[type, Callable[[Any], None]] = {
-            AnnounceCheckpoint: lambda command: self._channel.announce_checkpoint(
-                command.reason, command.request
-            ),
+            AnnounceCheckpoint: lambda asked: self._channel.announce_checkpoint(asked.reason, asked.request),
             AnnounceStop: self._announce_stop,
             Fence: self._set_fence,
             HoldPort: self._hold_port,
@@ -339,7 +338,7 @@ class Node:
         self._release_port(None)
 
     def _announce_stop(self, command: AnnounceStop) -> None:
-        self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s)
+        self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s, command.cause)
 
     def _hold_port(self, command: HoldPort) -> None:
         self._release_port(None)

@@ -7,10 +7,16 @@ and the signal itself arrive both, in either order: within two seconds they are 
 from __future__ import annotations
 
 from collections.abc import Collection
+from signal import Signals
 
-__all__ = ["PassedSignals"]
+from phalanx.rendezvous.asks import Ask, AskSent
+from phalanx.rendezvous.events import SignalSent
+
+__all__ = ["ASK_FOR_CHECKPOINT", "PassedSignals", "told_of"]
 
 SAME_SIGNAL_S = 2.0
+ASK_FOR_CHECKPOINT = frozenset((Signals.SIGUSR1, Signals.SIGUSR2))
+"""What schedulers send ahead of the end. Others that a user has passed on (SIGWINCH, SIGCONT) mean something else."""
 NEVER = float("-inf")
 
 
@@ -38,3 +44,10 @@ class PassedSignals:
             return False
         self._heard_at[number] = now
         return True
+
+
+def told_of(number: int) -> tuple[SignalSent | AskSent, ...]:
+    """What all nodes hear of a signal that was sent to this agent."""
+    if number not in ASK_FOR_CHECKPOINT:
+        return (SignalSent(number),)
+    return SignalSent(number), AskSent(Ask.CHECKPOINT, Signals(number).name)

@@ -12,11 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Any
 
-__all__ = ["ADD", "COMPARE_SET", "GET", "Agreed"]
+__all__ = ["ADD", "COMPARE_SET", "GET", "NOW", "Agreed"]
 
 ADD, COMPARE_SET, GET = "add", "compare_set", "get"
 """Questions. ``(ADD, key)`` adds one and has the sum; ``(COMPARE_SET, key, expected, desired)`` and ``(GET, key)`` have
 the text that is there then, or None."""
+
+NOW = -1
+"""Stands for the step where no rank is to wait for another any more: one of them has ended."""
 
 
 class Agreed:
@@ -79,6 +82,9 @@ class Agreed:
                     yield from self._look(key)
             if self._decided is None or step < self._decided:
                 return False
+            if self._decided == NOW:
+                self._next(())
+                return True
             agreed = self._decided
             self._next(())
             if before < agreed:

@@ -55,7 +55,10 @@ class AskDone(Struct):
 
 
 class AskHeard(Struct):
-    """Another node asks, or the leader of the job. ``id`` is the same on all nodes, and no other ask has it."""
+    """Another node asks, or the leader of the job. ``id`` is the same on all nodes, and no other ask has it.
+
+    Of its own ask a node hears only for a checkpoint: workers of all nodes are to know the request by the same id.
+    """
 
     what: Ask
     id: str
@@ -140,7 +143,7 @@ class Asks:
             if is_own and record.is_answered and record.id not in self._answered:
                 self._answered.add(record.id)
                 told.append(AskAnswered(_KINDS[kind]))
-            if not is_own and record.id not in self._heard:
+            if (not is_own or kind == Ask.CHECKPOINT.value) and record.id not in self._heard:
                 self._heard.add(record.id)
                 told.append(AskHeard(_KINDS[kind], record.id, record.reason))
         return told

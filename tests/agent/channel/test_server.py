@@ -212,11 +212,13 @@ def test_a_worker_that_connects_later_hears_of_the_stop_too(agent: Agent, worker
     _wait_until(worker.should_stop)
 
 
-def test_the_stop_is_told_with_its_signal_and_grace(agent: Agent) -> None:
+def test_the_stop_is_told_with_its_signal_grace_and_cause(agent: Agent) -> None:
     with Raw(agent, HELLO, {"type": "progress", "step": 1}) as raw:
         agent.next()
         agent.call(agent.server.announce_stop, "SIGUSR2", 2.5)
-        assert raw.hear() == {"type": "stop", "signal": "SIGUSR2", "grace_s": 2.5}
+        heard = raw.hear()
+        assert abs(heard.pop("monotonic_ns") - time.monotonic_ns()) < PATIENCE_S * 1e9
+        assert heard == {"type": "stop", "signal": "SIGUSR2", "grace_s": 2.5, "cause": "asked"}
 
 
 def test_values_are_shared_between_workers(agent: Agent, worker: Any) -> None:
@@ -728,9 +730,9 @@ def test_what_a_worker_leaves_is_stored_when_it_has_ended(agent: Agent, worker: 
     values.leave_at_end("a", "last")
     assert values.get("a", wait_s=0.0) is None
     for _ in range(2):
-        agent.call(agent.server.wills.worker_ended, 1 - int(os.environ["LOCAL_RANK"]))  # another one
+        agent.call(agent.server.wills.worker_ended, 1 - int(os.environ["LOCAL_RANK"]), 0)  # another one
     assert values.get("a", wait_s=0.0) is None
-    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]), 0)
     assert values.get("a") == b"last"
 
 
@@ -738,7 +740,7 @@ def test_what_a_worker_has_said_itself_is_not_replaced_at_its_end(agent: Agent, 
     values = worker.values()
     values.leave_at_end("a", "never")
     values.set("a", "said")
-    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]), 0)
     agent.run(agent.server.wills.close(PATIENCE_S))
     assert values.get("a") == b"said"
 
@@ -751,7 +753,7 @@ def test_what_a_worker_leaves_is_stored_when_there_is_room_for_nothing_else(
     monkeypatch.setattr(shared, "TOTAL_BYTES_MAX", 1)
     with pytest.raises(ValueError, match="would exceed"):
         values.set("b", b"x" * shared.LOOK_BYTES)
-    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]), 0)
     assert values.get("a") == b"left"
 
 
@@ -760,6 +762,6 @@ def test_what_is_left_is_small_and_of_this_round(agent: Agent, worker: Any) -> N
         worker.values().leave_at_end("a", "x" * 4097)
     worker.values().leave_at_end("a", "old")
     agent.new_round(2)
-    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]))
+    agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]), 0)
     with Raw(agent, {**HELLO, "round": 2}, {"type": "get", "id": 1, "key": "a", "wait_s": 0}) as raw:
         assert raw.hear()["value"] is None

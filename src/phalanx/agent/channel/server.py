@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import os
 import socket
-import stat
-import struct
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from phalanx.agent.channel.listening import listener_at, peer_uid
 from phalanx.agent.channel.messages import (
     LINE_BYTES_MAX,
     MESSAGES,
@@ -29,20 +29,15 @@ from phalanx.agent.channel.messages import (
     packed,
 )
 from phalanx.agent.channel.wills import Wills
-from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
 from phalanx.records import Struct
 from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
-__all__ = ["ChannelServer", "new_socket_folder"]
+__all__ = ["ChannelServer"]
 
 REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
-BACKLOG = 1024  # a node's workers connect within the same moment
-PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
-FOLDER_BYTES_MAX = 60  # leaves room for our own names
-_CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
 
 class ChannelServer:
@@ -80,7 +75,7 @@ class ChannelServer:
 
     async def start(self) -> None:
         """Listen. Raises OSError when the path cannot be used."""
-        self._listener = _listener(self.path)
+        self._listener = listener_at(self.path)
         self._listen(self._listener)
 
     def _listen(self, listener: socket.socket) -> None:
@@ -133,9 +128,16 @@ class ChannelServer:
         for connection in [one for one in self.connections if one.round is not None]:
             connection.send(self.checkpoint_line)
 
-    def announce_stop(self, signal_name: str, grace_s: float) -> None:
+    def announce_stop(self, signal_name: str, grace_s: float, cause: str = "asked") -> None:
         """Tell the workers of this round, also those that connect later, that they are being stopped."""
-        self.stop_line = line_of({"type": "stop", "signal": signal_name, "grace_s": grace_s})
+        said = {
+            "signal": signal_name,
+            "grace_s": grace_s,
+            "cause": cause,
+            "monotonic_ns": time.monotonic_ns(),
+        }
+        self.stop_line = line_of({"type": "stop", **said})
+        self.wills.stop_announced()
         for connection in [one for one in self.connections if one.round is not None]:
             connection.send(self.stop_line)
 
@@ -248,7 +250,7 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport), "a stream server makes nothing else"
         self._transport = transport
         self.server.connections.add(self)
-        uid = _peer_uid(transport)
+        uid = peer_uid(transport)
         if uid not in (os.geteuid(), 0):
             self.end(f"comes from another user (uid {uid})")
 
@@ -359,40 +361,3 @@ class _Connection(asyncio.Protocol):
         for line in (self.server.checkpoint_line, self.server.stop_line):
             if line is not None:
                 self.send(line)
-
-
-def new_socket_folder() -> str:
-    """A new folder for a socket, with a path that leaves room for its name. Raises ``LogDirError``."""
-    usual = temporary_folder()
-    parent = usual if len(os.fsencode(usual)) <= FOLDER_BYTES_MAX else "/tmp"
-    try:
-        return new_folder(parent, "phalanx-")
-    except LogDirError as error:
-        advice = "name another one with TMPDIR"
-        raise LogDirError(parent, error.reason, what="temporary folder", advice=advice) from None
-
-
-def _listener(path: str) -> socket.socket:
-    """A socket bound to ``path`` that only this user can connect to."""
-    if len(os.fsencode(path)) > PATH_BYTES_MAX:
-        raise OSError(f"the path of the worker channel is too long for a socket: {path}")
-    if os.path.lexists(path) and stat.S_ISSOCK(os.lstat(path).st_mode):
-        os.unlink(path)  # of a dead agent: ours is in a folder of its own
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        os.chmod(path, 0o600)  # before anybody can connect: it does not listen yet
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _peer_uid(transport: asyncio.Transport) -> int:
-    peer: socket.socket = transport.get_extra_info("socket")
-    if not hasattr(socket, "SO_PEERCRED"):  # not Linux: the mode of the socket has to do
-        return os.geteuid()
-    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(credentials)[1])

@@ -1,7 +1,9 @@
-"""What workers want to be said when they have ended: one small value each, for the values of their round.
+"""What is said of workers that have ended, in the values of their round.
 
 A worker that ends with exit code 0 has succeeded, whatever it has not done before. Others that wait for something of it
-would wait for as long as the round lasts: the agent, which sees the end, tells them.
+would wait for as long as the round lasts: the agent, which sees the end, tells them what the worker has left for it to
+say, one small value. Who has ended while workers are being stopped, however it did, agrees on no step to stop at any
+more: the agent says that they need not wait for it, unless they have agreed (``phalanx.errors._agreed``).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 __all__ = ["Wills"]
 
 WILL_BYTES_MAX = 4096
+STOP_NOW = ("phalanx/agree/stop/0/at", b"-1\nstop")
 
 
 class Wills:
@@ -23,11 +26,13 @@ class Wills:
         self._values: SharedValues | None = None
         self._wills: dict[int, tuple[str, bytes]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._has_ended = self._is_stopping = False  # some worker; they all
 
     def new_round(self, values: SharedValues | None) -> None:
         """Forget what workers of earlier rounds have left; these are the values of the new one."""
         self._values = values
         self._wills.clear()
+        self._has_ended = self._is_stopping = False
         for task in self._tasks:
             task.cancel()
 
@@ -40,11 +45,24 @@ class Wills:
         self._wills[local_rank] = (key, value)
         return None
 
-    def worker_ended(self, local_rank: int) -> None:
-        """The worker has ended with exit code 0: store its will, unless something is there."""
+    def worker_ended(self, local_rank: int, exit_code: int) -> None:
+        """A worker has ended: with exit code 0 store its will, unless something is there."""
         will = self._wills.pop(local_rank, None)
-        if will is not None and self._values is not None:
-            task = asyncio.get_running_loop().create_task(_store(self._values, *will))
+        if will is not None and exit_code == 0:
+            self._say(*will)
+        if self._is_stopping and not self._has_ended:
+            self._say(*STOP_NOW)
+        self._has_ended = True
+
+    def stop_announced(self) -> None:
+        """The workers are being stopped, and may want to agree on a step."""
+        if self._has_ended and not self._is_stopping:
+            self._say(*STOP_NOW)
+        self._is_stopping = True
+
+    def _say(self, key: str, value: bytes) -> None:
+        if self._values is not None:
+            task = asyncio.get_running_loop().create_task(_store(self._values, key, value))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 

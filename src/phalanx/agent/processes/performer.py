@@ -25,6 +25,7 @@ from phalanx.agent.group import (
     WorkersExited,
     WorkersSpawned,
 )
+from phalanx.agent.passing import ASK_FOR_CHECKPOINT
 from phalanx.agent.processes.console import Console
 from phalanx.agent.processes.keeper import Keeper
 from phalanx.agent.processes.stacks import Stacks
@@ -63,7 +64,7 @@ class Processes:
         channel_path: str,
         on_round: Callable[[Round], None],
         connected: Callable[[], Collection[int]],
-        on_success: Callable[[int], None],
+        on_exit: Callable[[int, int], None],
     ) -> None:
         self._spec = spec
         self._driver = driver
@@ -72,7 +73,7 @@ class Processes:
         self._channel_path = channel_path
         self._on_round = on_round
         self._connected = connected
-        self._on_success = on_success
+        self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
         self.workers: Workers | None = None
@@ -188,8 +189,8 @@ class Processes:
         if codes := self.workers.reap():
             if self._spec.restore_terminal is not None and self.workers.terminal_rank in codes:
                 self._spec.restore_terminal()
-            for local_rank in [one for one, code in codes.items() if code == 0]:
-                self._on_success(local_rank)
+            for local_rank, code in codes.items():
+                self._on_exit(local_rank, code)
             self._driver.post(WorkersExited(codes))
         elif (fd := self.workers.fileno()) in self._watched:
             # Ended, and not to be reaped yet: a debugger holds it. Look again soon instead of all the time.
@@ -234,8 +235,8 @@ class Processes:
         if self.workers is None:
             return
         left_out = set(self.workers.pass_on(command.signal))
-        if isinstance(command, WarnWorkers):
-            left_out -= set(self._connected())  # they were told, and may have asked should_stop()
+        if isinstance(command, WarnWorkers) or command.signal in ASK_FOR_CHECKPOINT:
+            left_out -= set(self._connected())  # they are told, and may look for it
         if left_out:
             self._console.say(not_passed(command.signal, left_out))
 

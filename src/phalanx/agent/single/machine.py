@@ -136,7 +136,7 @@ class SingleGroup(GroupMachine):
         return [*commands, *self._stop_beside(stuck, now)] if (stuck := self._workers.stuck) else commands
 
     def _stop_beside(self, stuck: set[int], now: float) -> list[Any]:
-        request = StopAsked(SIGTERM, self.grace_s)
+        request = StopAsked(SIGTERM, self.grace_s, cause="failure")
         reason = f"{self._ranks(stuck)} failed and left something that cannot be killed"
         return [Say(stopped_for(reason, self, request)), *self._asked(request, now)]
 

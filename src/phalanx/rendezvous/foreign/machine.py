@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Any, ClassVar
 
 from phalanx.machine import Arrow, Machine, Void
-from phalanx.rendezvous.asks import AskDone, AskSent
+from phalanx.rendezvous.asks import Ask, AskDone, AskHeard, AskSent
 from phalanx.rendezvous.events import (
     BarrierPassed,
     CheckpointDone,
@@ -97,6 +97,7 @@ class ForeignMachine(Machine[ForeignState]):
         self._is_leaving = False
         self._said_failed_look = False
         self._opened_at = self._settled_at = 0.0
+        self._asks = 0
 
     @property
     def has_untold(self) -> bool:
@@ -283,6 +284,12 @@ class ForeignMachine(Machine[ForeignState]):
         cannot = "has no word that stops running workers: the other nodes were not told to stop (--stop-all)"
         return [Told(f"the rendezvous handler {self._backend!r} {cannot}")]
 
+    def _ask(self, event: AskSent, now: float) -> list[Any]:
+        """Other nodes cannot be asked; this one's workers hear of a checkpoint that it wants."""
+        self._asks += 1
+        is_heard = event.what is Ask.CHECKPOINT
+        return [AskHeard(event.what, f"{self._number}.{self._asks}", event.reason)] if is_heard else []
+
     def _part_ended(self, event: PartEnded, now: float) -> list[Any]:
         was_decided = self.state is ForeignState.DECIDED
         self.state = ForeignState.CLOSING
@@ -356,7 +363,8 @@ class ForeignMachine(Machine[ForeignState]):
         FirstSignSeen: _WITH_WORKERS,
         CheckpointDone: {**dict.fromkeys(_BEFORE_THE_END, _TOLD_LATER), **_OVER},
         SignalSent: _WITH_WORKERS,
-        **dict.fromkeys((AskSent, AskDone), _WITH_WORKERS),
+        AskSent: dict.fromkeys((ForeignState.RUNNING, ForeignState.STOPPING), _ask),
+        AskDone: _WITH_WORKERS,
         NodeExcluded: {**dict.fromkeys(_BEFORE_THE_END, _excluded), **_OVER},
         LeaveAsked: {**dict.fromkeys(_BEFORE_THE_END, _leave), **_OVER},
         EndAsked: {**dict.fromkeys(_BEFORE_THE_END, _end_all), **_OVER},
