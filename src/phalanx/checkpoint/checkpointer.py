@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Self
 
     from phalanx.checkpoint.saved import Loaded, Problem
+    from phalanx.checkpoint.saving import Saves
 
 __all__ = ["Checkpointer"]
 
@@ -54,6 +55,8 @@ class Checkpointer:
             raise ValueError(f"writer is 'job', 'node' or 'rank', not {writer!r}")
         if isinstance(keep, bool) or keep < 1:
             raise ValueError(f"keep is the number of steps to keep, at least 1, not {keep!r}")
+        if isinstance(background, bool) or background < 0:
+            raise ValueError(f"background is the number of saves that may wait, not {background!r}")
         from phalanx.checkpoint.shelf import Shelf  # whoever imports this class may never make one
 
         self.shelf = Shelf(folder)
@@ -68,6 +71,7 @@ class Checkpointer:
         self.timeout_s = timeout_s
         self.run_id = os.environ.get("TORCHELASTIC_RUN_ID", "")
         self.round = _number("PHALANX_ROUND", 0)
+        self._saves_begun: Saves | None = None
 
     def save(self, step: int, state: Any, meta: Mapping[str, Any] | None = None) -> bool:
         """Save ``state`` as ``step``, with ``meta``, a JSON object. True: this call wrote it, or part of it.
@@ -79,11 +83,15 @@ class Checkpointer:
         from phalanx.checkpoint.manifest import json_value
 
         step = checked_step(step)
-        kept = json_value({} if meta is None else meta, "meta")
-        # Q: writer="rank" goes to sharded.py; background > 0 puts _save_here into background.py's queue.
-        if (self.rank if self.writer == "job" else self.local_rank) != 0:
+
+        def check() -> dict[str, Any]:
+            kept: dict[str, Any] = json_value({} if meta is None else meta, "meta")
+            return kept
+
+        if self.writer != "rank" and (self.rank if self.writer == "job" else self.local_rank) != 0:
+            check()  # a mistake is one on all ranks
             return False
-        self._save_here(step, state, kept)
+        self._saves().save(step, state, check)
         return True
 
     def load_latest(self, reader: Any = None) -> Loaded | None:
@@ -94,7 +102,10 @@ class Checkpointer:
         from phalanx.checkpoint.exceptions import NoGoodStep
         from phalanx.checkpoint.shelf import log
 
-        # Q: world_size > 1 asks agreement.py which step it is.
+        if self.world_size > 1:
+            agreed = self._saves().agreed_step()
+            return None if agreed is None else self._read(agreed, reader)
+        self.wait()
         damaged: list[int] = []
         while True:
             step = max((each for each in self.shelf.steps() if each not in damaged), default=None)
@@ -134,17 +145,32 @@ class Checkpointer:
         return [problem for each in wanted for problem in self.shelf.check(each)]
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Return when all background saves are on the disk. Raises what went wrong with one, once."""
+        """Return when all background saves are on the disk. Raises what went wrong with one, once.
+
+        After ``timeout_s`` raises ``StillSaving``, a ``TimeoutError``; the saves go on.
+        """
+        if self._saves_begun is not None:
+            self._saves_begun.wait(timeout_s)
 
     def close(self) -> None:
-        """``wait``, and end the thread of background saves."""
+        """``wait`` for the last time. Without it the interpreter waits, too, but nobody hears of a failure in time."""
         self.wait()
+
+    @property
+    def last_stall_s(self) -> float:
+        """How long the last ``save`` here has kept its caller, in seconds."""
+        return 0.0 if self._saves_begun is None else self._saves_begun.last_stall_s
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        try:
+            self.close()
+        except Exception as late:
+            if error is None:
+                raise
+            error.add_note(f"also, a save in the background failed: {late}")
 
     def set_aside(self, step: int, problems: list[Problem], identity: tuple[int, int] | None = None) -> None:
         """Name a damaged step, once, and give it another name."""
@@ -163,25 +189,16 @@ class Checkpointer:
         checkpoint_done(step)
         self.shelf.retain(self.keep, just=step)
 
-    def _save_here(self, step: int, state: Any, meta: dict[str, Any]) -> None:
-        from phalanx.checkpoint.staging import Staging
-
+    def tidy(self) -> None:
+        """What comes before a save: what interrupted ones have left is removed."""
         self.shelf.tidy(run_id=self.run_id, round_number=self.round)
-        staging = Staging(
-            self.shelf,
-            step,
-            world_size=self.world_size,
-            writer=self.writer,
-            run_id=self.run_id,
-            round_number=self.round,
-            strong=self.strong,
-        )
-        try:
-            staging.publish([staging.write(state)], meta)
-        except BaseException:
-            staging.abandon()
-            raise
-        self.published(step)
+
+    def _saves(self) -> Saves:
+        from phalanx.checkpoint.saving import Saves
+
+        if self._saves_begun is None:
+            self._saves_begun = Saves(self)
+        return self._saves_begun
 
     def _read(self, step: int, reader: Any) -> Loaded:
         from phalanx.checkpoint.saved import Loaded, read_by

@@ -32,8 +32,8 @@ _LOCK_WAIT_S = 30.0  # who holds it is deleting a folder of the same name, left 
 class Staging:
     """The staging folder of a step, for the only part (``part=None``) or for a rank's.
 
-    Of a sharded step, all ranks open the same folder, which ``run_id``, ``round_number`` and ``attempt`` name (number of
-    the save within the round); each writes its own part, and one of them publishes. What a rank finds of an earlier
+    Of a sharded step, all ranks open the same folder, which ``run_id``, ``round_number`` and ``attempt`` name (number
+    of the save within the round); each writes its own part, and one of them publishes. What a rank finds of an earlier
     try of its own part is removed. The folder is locked until ``publish``, ``abandon`` or ``release``. Raises
     ``SaveFailed``; so do the methods.
     """

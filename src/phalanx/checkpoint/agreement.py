@@ -1,0 +1,281 @@
+"""How the ranks of a job agree, without a clock and without input or output: on the step to resume from, and on
+whether a sharded save is complete.
+
+A rank's side of a conversation is a generator: it yields requests (count, tell, hear; look at a step, publish) and is
+sent the answers. No rank waits for another one but for whoever decides, and that is the rank that comes last, or the
+first whose patience ends. All ranks hear the same decision. The number of messages grows linearly with the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any
+
+from phalanx.records import Struct
+
+__all__ = [
+    "BadStep", "Check", "Count", "Finding", "Hear", "Member", "Number", "Publish", "Request", "Resumption", "Tell",
+    "absent", "difference", "finish_save", "resume",
+]  # fmt: skip
+
+STEPS_MAX = (
+    64  # the newest ones of each rank that are talked about: no retention keeps more for the sake of resuming
+)
+_WHY_CHARACTERS = (
+    300  # of each rank's reason: what is told is read by people, and a round's values have a limit
+)
+_REASONS_MAX = 8  # of a thousand ranks that failed for one reason, a few are enough
+
+
+class Count(Struct):
+    """Add one to a number; the answer is the sum."""
+
+    key: str
+
+
+class Number(Struct):
+    """The answer is the sum so far."""
+
+    key: str
+
+
+class Tell(Struct):
+    """Leave a message."""
+
+    key: str
+    message: Mapping[str, Any]
+
+
+class Hear(Struct):
+    """The answer is the message; None if there is none when patience ends, or at once if there is to be none."""
+
+    key: str
+    is_patient: bool = True
+
+
+class Check(Struct):
+    """Read this rank's share of a step. The answer is a ``Finding``."""
+
+    step: int
+
+
+class Finding(Struct):
+    """What a rank found in its share of a step: nothing; or why it cannot be used, and whether it is damaged.
+
+    ``is_unsure``: nobody can tell here whether it is good. Then no older step is taken in its stead.
+    """
+
+    why: str | None = None
+    is_damaged: bool = False
+    is_unsure: bool = False
+
+
+class Publish(Struct):
+    """Make the step visible. The answer: why that failed, or nothing."""
+
+
+Request = Count | Number | Tell | Hear | Check | Publish
+
+
+class Member(Struct):
+    """Who talks. ``place`` is the folder that a rank sees: one number for all, or one for each node."""
+
+    rank: int
+    world_size: int
+    place: int = 0
+
+
+class BadStep(Struct):
+    """A step that all ranks see and some cannot use; in the folders of ``places`` it is damaged."""
+
+    step: int
+    why: str
+    places: tuple[int, ...]
+
+
+class Resumption(Struct):
+    """What all ranks agreed on: ``bad`` has the steps that somebody cannot use, newest first."""
+
+    step: int | None
+    bad: tuple[BadStep, ...]
+    seen_by: int  # how many ranks see any step
+    example: str  # of what is seen; "" if nobody sees a step
+    error: str | None  # why there was no agreement
+    is_unsure: bool = False  # because nobody can tell whether a step is good
+
+
+def resume(me: Member, steps: Iterable[int], fault: str | None = None) -> Generator[Request, Any, Resumption]:
+    """Agree on the newest of ``steps``, those whose structure is good here, that every rank can read.
+
+    All ranks look at one step at a time, the newest of those that all see, so that a good newest step is the only one
+    that is read. ``fault``: why this rank cannot even tell its steps; then nobody resumes, and all hear the reason.
+    """
+    mine = sorted(set(steps), reverse=True)[:STEPS_MAX] if fault is None else []
+    for step in mine:
+        yield Count(f"can/{step}")
+    if mine:
+        nth = yield Count("some")
+        if nth == 1:
+            yield Tell("example", {"rank": me.rank, "step": mine[0]})
+    said: dict[str, Any] = {"do": "resume", "fault": _short(fault)}
+    decided = yield from _meet(me, "", said, "resume" if fault is None else None, _common(me, mine))
+    seen_by, example = int(decided.get("seen_by", 0)), str(decided.get("example", ""))
+    bad: list[BadStep] = []
+    step_taken: int | None = None
+    for step in decided.get("common", ()) if decided.get("error") is None else ():
+        found: Finding = yield Check(step)
+        place = me.place if found.is_damaged else None
+        said = {"do": "check", "fault": _short(found.why), "place": place, "unsure": found.is_unsure}
+        decided = yield from _meet(me, f"{step}/", said, "good" if found.why is None else None, _good)
+        if decided.get("error") is not None:
+            break
+        if decided["good"]:
+            step_taken = step
+            break
+        bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"])))
+    return Resumption(
+        step_taken, tuple(bad), seen_by, example, decided.get("error"), bool(decided.get("unsure"))
+    )
+
+
+def finish_save(me: Member, step: int, fault: str | None) -> Generator[Request, Any, str | None]:
+    """Say that this rank's part of ``step`` is written, or why not; the rank that comes last publishes.
+
+    Returns None on all ranks when the step is visible, and else why it is not.
+    """
+
+    def settle() -> Generator[Request, Any, dict[str, Any]]:
+        why = yield Publish()
+        return {"error": _short(why) or None}
+
+    said = {"do": "save", "step": step, "fault": _short(fault)}
+    decided = yield from _meet(me, "", said, f"save {step}" if fault is None else None, settle)
+    return decided.get("error")
+
+
+def _meet(
+    me: Member, phase: str, said: Mapping[str, Any], same: str | None, settle: Any
+) -> Generator[Request, Any, Mapping[str, Any]]:
+    """Say something and hear what was decided. If all ranks came for the ``same``, ``settle`` decides, else a fault
+    is a reason of its own.
+
+    Who decides is counted: the last one to come may meet one whose patience has just ended.
+    """
+    yield Tell(f"{phase}said/{me.rank}", said)
+    if same is not None:
+        yield Count(f"{phase}same/{same}")
+    come = yield Count(f"{phase}done")
+    if come > me.world_size:
+        return {"error": f"rank {me.rank} comes a second time: what ranks agree on needs a new round"}
+    if come == me.world_size and (yield Count(f"{phase}decider")) == 1:
+        are_same = same is not None and (yield Number(f"{phase}same/{same}")) == me.world_size
+        decided = yield from (settle() if are_same else _differ(me, phase))
+        decided = {**decided, "all": True}
+        yield Tell(f"{phase}decided", decided)
+        return decided
+    decided = yield Hear(f"{phase}decided")
+    if decided is None and (yield Count(f"{phase}decider")) == 1:
+        all_said = yield from _all_said(me, phase)
+        decided = {"error": absent(all_said, me)}
+        yield Tell(f"{phase}decided", decided)
+    elif decided is None:  # somebody is deciding, which takes long when a step is published
+        decided = yield Hear(f"{phase}decided")
+    return decided or {
+        "error": f"rank {me.rank} was not told what was decided: the rank that does it is gone"
+    }
+
+
+def _all_said(me: Member, phase: str) -> Generator[Request, Any, dict[int, Mapping[str, Any]]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for rank in range(me.world_size):
+        said = yield Hear(f"{phase}said/{rank}", is_patient=False)
+        if said is not None:
+            found[rank] = said
+    return found
+
+
+def _differ(me: Member, phase: str) -> Generator[Request, Any, dict[str, Any]]:
+    """Not all are of one mind. In a look at a step this is the end of the step, elsewhere that of the conversation."""
+    all_said = yield from _all_said(me, phase)
+    if phase == "":
+        return {"error": difference(all_said)}
+    faults = {rank: str(said["fault"]) for rank, said in all_said.items() if said.get("fault")}
+    unsure = {rank: faults[rank] for rank, said in all_said.items() if said.get("unsure")}
+    if unsure:
+        return {"error": _reasons(unsure), "unsure": True}
+    places = sorted({said["place"] for said in all_said.values() if said.get("place") is not None})
+    return {"good": False, "why": _reasons(faults), "places": places}
+
+
+def _common(me: Member, mine: Sequence[int]) -> Any:
+    def settle() -> Generator[Request, Any, dict[str, Any]]:
+        numbers: dict[int, int] = {}
+        for step in mine:
+            numbers[step] = yield Number(f"can/{step}")
+        common = [step for step, number in numbers.items() if number == me.world_size]
+        seen_by = yield Number("some")
+        example = (yield Hear("example")) if seen_by else None
+        text = f"rank {example['rank']} sees step {example['step']}" if example else ""
+        return {"common": common, "seen_by": seen_by, "example": text, "error": None}
+
+    return settle
+
+
+def _good() -> Generator[Request, Any, dict[str, Any]]:
+    yield from ()
+    return {"good": True, "error": None}
+
+
+def difference(all_said: Mapping[int, Mapping[str, Any]]) -> str:
+    """Why ranks that came together did not do the same.
+
+    >>> difference({0: {"do": "save", "step": 5}, 1: {"do": "save", "step": 5}, 2: {"do": "save", "step": 6}})
+    'ranks 0 and 1 save step 5, rank 2 saves step 6: all ranks must save the same steps in the same order'
+    >>> difference({0: {"do": "save", "step": 5}, 1: {"do": "save", "step": 5, "fault": "no space left"}})
+    'rank 1: no space left'
+    """
+    faults = {rank: str(said["fault"]) for rank, said in all_said.items() if said.get("fault")}
+    if faults:
+        return _reasons(faults)
+    groups: dict[str, list[int]] = {}
+    for rank, said in all_said.items():
+        groups.setdefault(f"save step {said['step']}" if said["do"] == "save" else "resume", []).append(rank)
+    does = [
+        f"{_ranks(ranks)} {what if len(ranks) > 1 else what.replace('save', 'saves').replace('resume', 'resumes')}"
+        for what, ranks in groups.items()
+    ]
+    return f"{', '.join(does)}: all ranks must save the same steps in the same order"
+
+
+def absent(all_said: Mapping[int, Mapping[str, Any]], me: Member) -> str:
+    """Who has not come when patience ended, and what the others say that have failed.
+
+    >>> absent({0: {"do": "save"}, 2: {"do": "save"}}, Member(0, 4))
+    'rank 0 has waited in vain for ranks 1 and 3'
+    """
+    missing = [rank for rank in range(me.world_size) if rank not in all_said]
+    faults = {rank: str(said["fault"]) for rank, said in all_said.items() if said.get("fault")}
+    text = f"rank {me.rank} has waited in vain for {_ranks(missing) if missing else 'the decision'}"
+    return f"{text}; {_reasons(faults)}" if faults else text
+
+
+def _reasons(faults: Mapping[int, str]) -> str:
+    """Each reason once, with the ranks that gave it."""
+    groups: dict[str, list[int]] = {}
+    for rank, why in faults.items():
+        groups.setdefault(why, []).append(rank)
+    texts = [f"{_ranks(ranks)}: {why}" for why, ranks in groups.items()]
+    rest = [f"and {len(texts) - _REASONS_MAX} more reasons"] if len(texts) > _REASONS_MAX else []
+    return "; ".join([*texts[:_REASONS_MAX], *rest])
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > _REASONS_MAX:
+        return f"ranks {', '.join(map(str, ranks[:_REASONS_MAX]))} and {len(ranks) - _REASONS_MAX} more"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def _short(why: str | None) -> str | None:
+    return None if why is None else why[:_WHY_CHARACTERS]

@@ -1,0 +1,240 @@
+"""How ranks that share checkpoints reach each other: numbers and small messages under keys that are used once.
+
+``StorePeers`` stands on whatever has the methods of torch's ``Store``: the values of the round, which the agent keeps,
+or a store of torch itself. ``Circle`` holds a conversation (``agreement``) and takes away what it has left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Protocol, TypeVar, cast
+
+from phalanx.checkpoint.agreement import Check, Count, Hear, Member, Number, Publish, Request, Tell
+from phalanx.checkpoint.exceptions import CheckpointError
+from phalanx.errors import channel
+
+__all__ = ["Alone", "Circle", "NoPeers", "Peers", "StorePeers", "find_peers"]
+
+_FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
+_T = TypeVar("_T")
+
+
+class NoPeers(CheckpointError):
+    """Ranks have to agree, and have no way to each other, or have lost it."""
+
+
+class Peers(Protocol):
+    """What ranks need of each other."""
+
+    def count(self, key: str, amount: int = 1) -> int:
+        """Add to a number that begins with 0; returns the sum."""
+
+    def tell(self, key: str, message: bytes) -> None:
+        """Leave a message, up to 512 KiB."""
+
+    def hear(self, key: str, timeout_s: float) -> bytes | None:
+        """The message, once there is one; None if there is none in time."""
+
+    def forget(self, keys: list[str]) -> None:
+        """Take away numbers and messages; what is not there is no fault."""
+
+
+class Alone:
+    """The one rank of a job, which needs nobody: touches no store.
+
+    >>> peers = Alone()
+    >>> peers.count("done"), peers.count("done"), peers.hear("nothing", 0.0)
+    (1, 2, None)
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._messages: dict[str, bytes] = {}
+
+    def count(self, key: str, amount: int = 1) -> int:
+        """Add to a number that begins with 0; returns the sum."""
+        self._numbers[key] = self._numbers.get(key, 0) + amount
+        return self._numbers[key]
+
+    def tell(self, key: str, message: bytes) -> None:
+        """Leave a message."""
+        self._messages[key] = message
+
+    def hear(self, key: str, timeout_s: float) -> bytes | None:
+        """The message. There is nobody to wait for."""
+        return self._messages.get(key)
+
+    def forget(self, keys: list[str]) -> None:
+        """Take away numbers and messages."""
+        for key in keys:
+            self._numbers.pop(key, None)
+            self._messages.pop(key, None)
+
+
+class StorePeers:
+    """The ranks that share a store: ``phalanx.values()``, or one with the methods of torch's ``Store``.
+
+    Raises what the store raises: ``NoAgent`` (a ``ConnectionError``), or torch's ``RuntimeError``.
+    """
+
+    def __init__(self, store: Any, prefix: str = "") -> None:
+        self._store = store
+        self._prefix = prefix
+
+    def count(self, key: str, amount: int = 1) -> int:
+        """Add to a number that begins with 0; returns the sum."""
+        return int(self._store.add(self._prefix + key, amount))
+
+    def tell(self, key: str, message: bytes) -> None:
+        """Leave a message."""
+        self._store.set(self._prefix + key, message)
+
+    def hear(self, key: str, timeout_s: float) -> bytes | None:
+        """The message, once there is one; None if there is none in time.
+
+        The agent answers when there is something. A store of torch is looked at, up to four times a second: its
+        ``wait`` would keep signal handlers and all other users of the store waiting, and prints when it ends in vain.
+        """
+        from phalanx.errors._values import RoundValues
+
+        key = self._prefix + key
+        if isinstance(self._store, RoundValues):
+            return self._store.get(key, wait_s=timeout_s)
+        ends_at, pause_s = time.monotonic() + timeout_s, _FIRST_LOOK_S
+        while not self._store.check([key]):
+            if (rest_s := ends_at - time.monotonic()) <= 0:
+                return None
+            time.sleep(min(pause_s, rest_s))
+            pause_s = min(2 * pause_s, _LAST_LOOK_S)
+        return bytes(self._store.get(key))
+
+    def forget(self, keys: list[str]) -> None:
+        """Take away numbers and messages. A store that cannot, or has gone, is no fault: it is tidiness."""
+        try:
+            for key in keys:
+                self._store.delete_key(self._prefix + key)
+        except (OSError, RuntimeError, ValueError, NotImplementedError):
+            return
+
+
+def find_peers(store: Any, world_size: int) -> Peers:
+    """Who this rank can talk to: through ``store`` if one is given, the agent, or torch's process group.
+
+    Raises ``NoPeers`` if there are other ranks and no way to them.
+
+    >>> find_peers(None, 4)
+    Traceback (most recent call last):
+    phalanx.checkpoint.peers.NoPeers: 4 ranks have to agree and have no store in common: run under phalanx, ...
+    """
+    if world_size == 1:
+        return Alone()
+    if store is not None:
+        return StorePeers(store, _of_attempt())
+    if os.environ.get("PHALANX_AGENT"):
+        return StorePeers(channel.values(), "phalanx/checkpoint/")
+    if (found := _store_of_torch()) is not None:
+        return StorePeers(found, _of_attempt())
+    raise NoPeers(
+        f"{world_size} ranks have to agree and have no store in common: run under phalanx, call "
+        "torch.distributed.init_process_group first, or give store= (a torch.distributed.TCPStore, say)"
+    )
+
+
+def _of_attempt() -> str:
+    """The store of torchrun may live longer than the workers, whose counts begin anew."""
+    return f"phalanx/checkpoint/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+
+
+def _store_of_torch() -> Any:
+    """The store of the default process group, if this program has one. torch is not imported for it."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return distributed.distributed_c10d._get_default_store()
+    except (AttributeError, RuntimeError, ValueError):  # a torch that has changed
+        pass
+    return None
+
+
+class Circle:
+    """One checkpointer's conversations with its like in the other ranks, numbered: all ranks hold the same ones in the
+    same order. What a conversation has left in the store goes when the next one shows that all have come out of it.
+    """
+
+    def __init__(self, peers: Peers, me: Member, timeout_s: float, *, name: str | None = None) -> None:
+        """``name``: the same in all ranks, and another one for each checkpointer; by default they are counted."""
+        if name is None:
+            name = str(_circles.get(me.rank, 0))
+            _circles[me.rank] = int(name) + 1
+        self.me = me
+        self._peers = peers
+        self._timeout_s = timeout_s
+        self._name = name
+        self._number = 0
+        self._left: list[str] = []  # keys of conversations that may not have ended everywhere
+
+    def next_number(self) -> int:
+        """The number of a conversation that is to be held; taken in the order in which the program asks for them."""
+        self._number += 1
+        return self._number
+
+    def hold(
+        self,
+        number: int,
+        conversation: Generator[Request, Any, _T],
+        act: Callable[[Check | Publish], Any],
+    ) -> _T:
+        """Hold a conversation; ``act`` answers what is no matter of the store. Raises ``NoPeers``."""
+        left: list[str] = []
+        have_all_come = False
+        answer: Any = None
+        try:
+            while True:
+                try:
+                    request = conversation.send(answer)
+                except StopIteration as end:
+                    return cast("_T", end.value)
+                if isinstance(request, Check | Publish):
+                    answer = act(request)
+                    continue
+                answer = self._answer(f"{self._name}/{number}/", request, left)
+                if isinstance(request, Count) and request.key == "done":
+                    have_all_come = answer == self.me.world_size
+                if isinstance(request, Hear) and request.key == "decided" and answer is not None:
+                    have_all_come = bool(answer.get("all"))
+        finally:
+            if have_all_come:
+                self._peers.forget(self._left)
+                self._left = []
+            self._left += left
+
+    def look(self) -> None:
+        """Return if this rank can still reach the others' store. Raises ``NoPeers``: its round is over, say."""
+        try:
+            self._peers.count(f"{self._name}/looks", 0)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NoPeers(f"the other ranks cannot be reached: {error}") from error
+
+    def _answer(self, prefix: str, request: Count | Number | Tell | Hear, left: list[str]) -> Any:
+        import json
+
+        key = prefix + request.key
+        try:
+            if isinstance(request, Count | Number):
+                total = self._peers.count(key, 1 if isinstance(request, Count) else 0)
+                if total <= 1:  # who begins a number takes it away
+                    left.append(key)
+                return total
+            if isinstance(request, Tell):
+                left.append(key)
+                return self._peers.tell(key, json.dumps(dict(request.message)).encode())
+            found = self._peers.hear(key, self._timeout_s if request.is_patient else 0.0)
+        except (OSError, RuntimeError, ValueError) as error:  # the agent's and torch's stores raise these
+            raise NoPeers(f"the other ranks cannot be reached: {error}") from error
+        return None if found is None else json.loads(found)
+
+
+_circles: dict[int, int] = {}  # how many each rank of this process has; a process is one rank, but in tests

@@ -1,0 +1,287 @@
+"""Saves in the background: in order, bounded, with errors that are heard of. A process that ends waits for them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.checkpoint.background import Background, StillSaving, snapshot_of
+
+LIMIT_S = 60.0
+
+
+def _held() -> tuple[threading.Event, threading.Event, Any]:
+    """A save that says when it has begun, and ends when it is let go."""
+    begun, go = threading.Event(), threading.Event()
+
+    def save() -> None:
+        begun.set()
+        assert go.wait(LIMIT_S)
+
+    return begun, go, save
+
+
+def test_saves_are_done_one_after_the_other_in_the_order_of_the_calls() -> None:
+    saves, done = Background(3), list[tuple[int, str]]()
+
+    def note(step: int) -> None:
+        done.append((step, threading.current_thread().name))
+
+    begun, go, held = _held()
+    saves.put(0, held)
+    assert begun.wait(LIMIT_S)
+    for step in (1, 2, 3):
+        saves.put(step, partial(note, step))
+    assert done == []
+    go.set()
+    saves.wait(LIMIT_S)
+    assert done == [(step, "phalanx-checkpoint") for step in (1, 2, 3)]
+
+
+def test_a_full_queue_makes_the_caller_wait_until_a_save_begins() -> None:
+    saves = Background(1)
+    begun, go, held = _held()
+    saves.put(1, held)
+    assert begun.wait(LIMIT_S)
+    saves.make_room()  # the one that is being written takes no room
+    saves.put(2, lambda: None)
+    has_room = threading.Event()
+
+    def wait_for_room() -> None:
+        saves.make_room()
+        has_room.set()
+
+    waiter = threading.Thread(target=wait_for_room)
+    waiter.start()
+    assert not has_room.wait(0.1)
+    go.set()
+    assert has_room.wait(LIMIT_S)
+    waiter.join()
+    saves.wait(LIMIT_S)
+
+
+def test_the_error_of_a_save_is_raised_once() -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    saves = Background(2)
+    saves.put(1, fail)
+    with pytest.raises(OSError, match="disk full"):
+        saves.wait(LIMIT_S)
+    saves.wait(LIMIT_S)
+    saves.make_room()
+
+
+def test_a_full_queue_raises_the_error_that_comes_while_one_waits_for_room() -> None:
+    def fail() -> None:
+        assert go.wait(LIMIT_S)
+        raise OSError("disk full")
+
+    saves, go = Background(1), threading.Event()
+    saves.put(1, fail)
+    threading.Timer(0.05, go.set).start()
+    with pytest.raises(OSError, match="disk full"):  # noqa: PT012
+        for step in range(2, 1000):
+            saves.make_room()
+            saves.put(step, lambda: None)
+        saves.wait(LIMIT_S)
+    saves.wait(LIMIT_S)
+
+
+def test_of_two_errors_the_first_is_raised_and_the_second_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(text: str) -> None:
+        raise OSError(text)
+
+    saves = Background(2)
+    begun, go, held = _held()
+    saves.put(0, held)
+    assert begun.wait(LIMIT_S)
+    saves.put(1, lambda: fail("first"))
+    saves.put(2, lambda: fail("second"))
+    go.set()
+    with pytest.raises(OSError, match="first"):
+        saves.wait(LIMIT_S)
+    assert "second" in caplog.text
+
+
+def test_a_wait_that_is_not_long_enough_names_the_steps_and_harms_nothing() -> None:
+    saves = Background(2)
+    begun, go, held = _held()
+    saves.put(100, held)
+    saves.put(200, lambda: None)
+    assert begun.wait(LIMIT_S)
+    with pytest.raises(StillSaving, match=r"not saved after 0.01 s: steps 100, 200; .* goes on"):
+        saves.wait(0.01)
+    go.set()
+    saves.wait(LIMIT_S)
+
+
+def test_no_thread_is_left_when_all_is_saved() -> None:
+    saves = Background(2)
+    saves.put(1, lambda: None)
+    saves.wait(LIMIT_S)
+    for thread in threading.enumerate():
+        if thread.name == "phalanx-checkpoint":
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+
+
+def test_a_save_that_waits_for_itself_is_refused() -> None:
+    saves = Background(1)
+    saves.put(1, saves.wait)
+    with pytest.raises(Exception, match="cannot wait for itself"):
+        saves.wait(LIMIT_S)
+
+
+def test_a_snapshot_does_not_follow_what_training_does() -> None:
+    numpy = pytest.importorskip("numpy")
+    array, nested, data = numpy.arange(4.0), {"lr": [0.1]}, bytearray(b"abc")
+    taken = snapshot_of(
+        {"array": array, "nested": nested, "data": data, "view": memoryview(data), "text": "x"}
+    )
+    array += 1
+    nested["lr"].append(0.2)
+    data[0] = 0
+    assert taken["array"].tolist() == [0, 1, 2, 3]
+    assert (taken["nested"], taken["data"], taken["view"], taken["text"]) == (
+        {"lr": [0.1]},
+        b"abc",
+        b"abc",
+        "x",
+    )
+
+
+def test_an_object_gives_its_own_snapshot_and_one_that_cannot_is_refused() -> None:
+    class Live:
+        def write(self, folder: Path) -> None:
+            raise AssertionError
+
+        def snapshot(self) -> str:
+            return "copy"
+
+    class Bare:
+        def write(self, folder: Path) -> None:
+            raise AssertionError
+
+    assert snapshot_of(Live()) == "copy"
+    assert snapshot_of(print) is print
+    with pytest.raises(TypeError, match=r"Bare has write\(\) and no snapshot\(\)"):
+        snapshot_of(Bare())
+
+
+_PRELUDE = """
+    import os, pathlib, signal, sys, threading, time
+    from phalanx.checkpoint.background import Background
+    saves, go, begun, out = Background(4), threading.Event(), threading.Event(), pathlib.Path(sys.argv[1])
+    def save(step):
+        begun.set()
+        go.wait(60)
+        (out / str(step)).touch()
+    for step in range(3):
+        saves.put(step, lambda step=step: save(step))
+    begun.wait(60)
+"""
+
+
+def _script(body: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    text = textwrap.dedent(_PRELUDE) + textwrap.dedent(body)
+    return subprocess.run(
+        [sys.executable, "-c", text, str(folder)], capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def _saved(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_interpreter_waits_at_exit_for_what_is_queued(tmp_path: Path) -> None:
+    done = _script("threading.Timer(0.2, go.set).start()", tmp_path)
+    assert (done.returncode, done.stderr, _saved(tmp_path)) == (0, "", ["0", "1", "2"])
+
+
+def test_it_waits_after_an_exception_too(tmp_path: Path) -> None:
+    done = _script("threading.Timer(0.2, go.set).start()\nraise ValueError('mine')", tmp_path)
+    assert done.returncode == 1
+    assert "ValueError: mine" in done.stderr
+    assert _saved(tmp_path) == ["0", "1", "2"]
+
+
+def test_an_error_that_nobody_asked_for_is_said_at_exit(tmp_path: Path) -> None:
+    done = _script("saves.put(9, lambda: 1 / 0)\ngo.set()", tmp_path)
+    assert "a save in the background failed: division by zero" in done.stderr
+
+
+def test_a_forked_child_neither_waits_nor_saves_and_can_save_by_itself(tmp_path: Path) -> None:
+    body = """
+    with saves._changed:  # as if another thread held it
+        pid = os.fork()
+        if not pid:
+            saves.wait(0)
+            saves.make_room()
+            saves.put(7, (out / "child").touch)
+            saves.wait(60)
+            sys.exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    print(sorted(path.name for path in out.iterdir()))
+    go.set()
+    """
+    done = _script(body, tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['child']\n", "")
+    assert _saved(tmp_path) == ["0", "1", "2", "child"]
+
+
+@pytest.mark.parametrize("waits", ["saves.wait()", "saves.make_room()", "None  # at exit"])
+def test_signal_handlers_run_while_somebody_waits_for_saves(tmp_path: Path, waits: str) -> None:
+    body = f"""
+    saves.put(3, lambda: save(3))
+    saves.put(4, lambda: save(4))
+    def handle(*_):
+        saves.put(5, lambda: save(5))  # a handler may save, too
+        go.set()
+    signal.signal(signal.SIGTERM, handle)
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    {waits}
+    """
+    done = _script(body, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert _saved(tmp_path) == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_a_killed_process_leaves_what_was_saved(tmp_path: Path) -> None:
+    body = """
+    go.set()
+    saves.wait()
+    go.clear(); begun.clear()
+    saves.put(3, lambda: save(3))
+    begun.wait(60)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = _script(body, tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert _saved(tmp_path) == ["0", "1", "2"]
+
+
+def test_room_for_no_save_is_no_background() -> None:
+    with pytest.raises(ValueError, match="background=0"):
+        Background(0)
+
+
+def test_importing_it_imports_no_threads() -> None:
+    text = "import sys, phalanx.checkpoint.background; sys.exit('threading' in sys.modules)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-S", "-c", text],
+            env={**os.environ, "PYTHONPATH": "src"},
+            cwd=Path(__file__).parents[2],
+        ).returncode
+        == 0
+    )

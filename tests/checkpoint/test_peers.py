@@ -1,0 +1,150 @@
+"""Ranks reach each other through whatever store they have, and leave it as they found it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
+from phalanx.checkpoint.peers import Alone, Circle, NoPeers, Peers, StorePeers, find_peers
+
+LIMIT_S = 60.0
+MakeStore = Callable[[], Any]
+
+
+@pytest.fixture(params=["TCPStore", "FileStore", "PrefixStore", "HashStore"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeStore]:
+    """Each call is the store of one more rank."""
+    distributed = pytest.importorskip("torch.distributed")
+    if request.param == "FileStore":
+        yield lambda: distributed.FileStore(str(tmp_path / "store"), 4)
+        return
+    if request.param == "HashStore":
+        one = distributed.HashStore()
+        yield lambda: one
+        return
+    host = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+    def client() -> Any:
+        store = distributed.TCPStore(
+            "127.0.0.1", host.port, is_master=False, timeout=timedelta(seconds=LIMIT_S)
+        )
+        return distributed.PrefixStore("job", store) if request.param == "PrefixStore" else store
+
+    yield client
+
+
+pytestmark = pytest.mark.torch
+
+
+def test_peers_count_tell_and_hear(stores: MakeStore) -> None:
+    one, other = StorePeers(stores(), "x/"), StorePeers(stores(), "x/")
+    assert [one.count("n"), other.count("n"), one.count("n", 0)] == [1, 2, 2]
+    assert one.hear("m", 0.0) is None
+    other.tell("m", b"\0\xff text")
+    assert one.hear("m", LIMIT_S) == b"\0\xff text"
+    other.forget(["n", "m", "never there"])
+    assert one.hear("m", 0.0) is None
+    assert one.count("n") == 1
+
+
+def test_a_rank_that_waits_hears_what_is_told_later(stores: MakeStore) -> None:
+    one, other = StorePeers(stores()), StorePeers(stores())
+    with ThreadPoolExecutor(1) as pool:
+        heard = pool.submit(one.hear, "later", LIMIT_S)
+        other.tell("later", b"now")
+        assert heard.result(LIMIT_S) == b"now"
+
+
+def _together(circles: list[Circle], run: Callable[[Circle], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(circles)) as pool:
+        return [future.result(LIMIT_S) for future in [pool.submit(run, circle) for circle in circles]]
+
+
+def test_ranks_resume_and_save_and_their_store_is_bounded(stores: MakeStore) -> None:
+    ranks = 3
+    made = [stores() for _ in range(ranks)]
+    circles = [
+        Circle(StorePeers(store), Member(rank, ranks), LIMIT_S, name="c") for rank, store in enumerate(made)
+    ]
+    keys: list[int] = []
+    published: list[int] = []
+    for step in range(1, 8):
+
+        def run(circle: Circle, step: int = step) -> Any:
+            if step % 3 == 0:
+                number = circle.next_number()
+                resumption = circle.hold(number, resume(circle.me, range(step)), lambda _: Finding())
+                return resumption.step
+
+            def publish(request: Request) -> None:
+                assert isinstance(request, Publish)
+                published.append(step)
+
+            return circle.hold(circle.next_number(), finish_save(circle.me, step, None), publish)
+
+        assert _together(circles, run) == [step - 1 if step % 3 == 0 else None] * ranks
+        keys.append(made[0].num_keys())
+    assert published == [1, 2, 4, 5, 7]
+    # What is left is of the last one: what each rank said, and four more.
+    assert keys[6] <= keys[0] + 2, keys
+
+
+def test_a_rank_that_never_comes_is_named_by_the_others(stores: MakeStore) -> None:
+    circles = [Circle(StorePeers(stores()), Member(rank, 3), 0.5, name="c") for rank in (0, 2)]
+    results = _together(
+        circles,
+        lambda circle: circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None),
+    )
+    assert len(set(results)) == 1
+    assert "in vain for rank 1" in results[0]
+
+
+def test_one_rank_needs_no_store() -> None:
+    circle = Circle(find_peers(None, 1), Member(0, 1), LIMIT_S, name="c")
+    number = circle.next_number()
+    assert circle.hold(number, resume(circle.me, [3, 4]), lambda _: Finding()).step == 4
+    assert circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None) is None
+
+
+def test_ranks_without_a_store_in_common_are_told_what_to_do() -> None:
+    with pytest.raises(NoPeers, match=r"4 ranks .* run under phalanx, .*init_process_group.* or give store="):
+        find_peers(None, 4)
+
+
+def test_the_store_of_torchs_process_group_is_found(tmp_path: Path) -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        peers = find_peers(None, 2)
+        assert isinstance(peers, StorePeers)
+        assert [peers.count("n"), peers.count("n")] == [1, 2]
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_checkpointers_are_told_apart_in_the_order_in_which_they_begin_to_talk() -> None:
+    class Shared(Alone):
+        """Two ranks in one process."""
+
+        lock = threading.Lock()
+
+        def count(self, key: str, amount: int = 1) -> int:
+            with self.lock:
+                return super().count(key, amount)
+
+        def hear(self, key: str, timeout_s: float) -> bytes | None:
+            while (found := super().hear(key, timeout_s)) is None and timeout_s:
+                threading.Event().wait(0.001)
+            return found
+
+    peers: Peers = Shared()
+    mine = [Circle(peers, Member(1007, 1), LIMIT_S) for _ in range(2)]
+    for circle in mine:  # were they one, the second would come a second time
+        assert circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None) is None
