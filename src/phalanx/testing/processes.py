@@ -26,6 +26,7 @@ from phalanx.agent.group import (
 )
 from phalanx.agent.restarts.causes import what_cannot_heal
 from phalanx.agent.restarts.progress import Progress
+from phalanx.agent.stacks import EndSlow, SaveStacks, StacksSaved, TimerExpired
 from phalanx.agent.verdict.verdict import Failure
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
 from phalanx.rendezvous.events import (
@@ -51,6 +52,7 @@ CHANNEL_S = (0.0002, 0.005)  # from an exception to the agent, over the socket
 ALARM_BEFORE_FENCE = 0.3  # of the ttl; this and the next are agent/node.py's
 SLEPT_MIN_S = 0.05
 DRAIN_S = (0.0, 0.1)  # logs and error files
+STACKS_S = (0.001, 4.5)  # until they are saved
 SCRIPT = "train.py"
 
 
@@ -95,11 +97,13 @@ class SimulatedProcesses:
             AnnounceCheckpoint: _nothing,
             AnnounceStop: _nothing,
             CollectEvidence: self._collect_evidence,
+            EndSlow: self._end_slow,
             Fence: self._set_fence,
             HoldPort: self._hold_port,
             NameStuck: self._name_stuck,
             PassOn: _nothing,
             ReleasePort: _nothing,
+            SaveStacks: self._save_stacks,
             Say: lambda command: self.say(command.text),
             SignalTree: self._signal_tree,
             SignalWorkers: self._signal_workers,
@@ -163,6 +167,22 @@ class SimulatedProcesses:
     def _signal_workers(self, command: SignalWorkers) -> None:
         for worker in self.workers.values():
             worker.process.signal(command.signal)
+
+    def _save_stacks(self, command: SaveStacks) -> None:
+        self._trace.add(Line(self._agent, f"stacks saved: {command.reason}"))
+        saved = StacksSaved(command.number)
+        self._node.after(self._node.rng.uniform(*STACKS_S), self._loop.call_soon, self._driver.post, saved)
+
+    def _end_slow(self, command: EndSlow) -> None:
+        for worker in self.workers.values():
+            if worker.process.pid == command.pid and worker.local_rank not in self._ended:
+                self._trace.add(Fault("too slow", self._agent, worker.rank, worker.round.number))
+                worker.process.signal(command.signal)
+
+    def is_too_slow(self, local_rank: int, scope: str) -> None:
+        """The timer of this worker is over."""
+        expired = TimerExpired(self.workers[local_rank].process.pid, Signals.SIGKILL, scope)
+        self._loop.call_soon(self._driver.post, expired)
 
     def _signal_tree(self, command: SignalTree) -> None:
         for process in self._node.of_job(self._agent):
