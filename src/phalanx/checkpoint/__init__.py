@@ -13,6 +13,7 @@ from phalanx import lazy
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
+    from phalanx.checkpoint.adapters.torch_state import TorchState as TorchState
     from phalanx.checkpoint.checkpointer import Checkpointer as Checkpointer
     from phalanx.checkpoint.exceptions import CannotCheck as CannotCheck
     from phalanx.checkpoint.exceptions import CheckpointError as CheckpointError
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = lazy.names(
     __name__,
     {
+        "phalanx.checkpoint.adapters.torch_state": "TorchState",
         "phalanx.checkpoint.checkpointer": "Checkpointer",
         "phalanx.checkpoint.exceptions": "CannotCheck CheckpointError NoGoodStep SaveFailed",
         "phalanx.checkpoint.saved": "Loaded Problem SavedStep",

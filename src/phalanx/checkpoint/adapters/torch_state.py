@@ -1,0 +1,264 @@
+"""``TorchState``: the complete state of a training in torch, saved and loaded in one call. Imports torch when used.
+
+Each object's ``state_dict`` is a file, ``model.pt``, ``optimizer.pt``…, for ``torch.load``; ``torch-state.json`` lists
+them, and has the values; ``random.pt`` has the random states of the rank that wrote. In a sharded step what is equal on
+all ranks is in rank 0's part alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from phalanx.checkpoint.adapters import plain
+from phalanx.checkpoint.exceptions import CheckpointError
+from phalanx.checkpoint.saved import SavedStep
+
+__all__ = ["TorchState"]
+
+_INDEX = "torch-state.json"
+_RANDOM = "random.pt"
+_VERSION = 1
+
+
+class TorchState:
+    """What a training needs to go on as if nothing had happened.
+
+    Any of model, optimizer, scheduler, gradient scaler and sampler, and under names of your own whatever has
+    ``state_dict`` and ``load_state_dict``; anything else given is a JSON value, kept in ``values``. Random states of
+    Python, numpy, torch and the rank's CUDA device are saved with it. A model may be wrapped by DDP or
+    ``torch.compile``: its own state is saved, and loads with and without.
+
+    ``Checkpointer.save(step, state)`` writes it, ``load_latest(state)`` reads it in place and has the values as
+    ``Loaded.value``. Raises ``TypeError`` or ``ValueError`` for what could not be loaded again without pickle.
+
+    >>> import tempfile, torch
+    >>> from phalanx.checkpoint import Checkpointer
+    >>> def fresh():
+    ...     model = torch.nn.Linear(2, 1)
+    ...     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> model, optimizer = fresh()
+    >>> checkpointer = Checkpointer(tempfile.mkdtemp())
+    >>> checkpointer.save(100, TorchState(model=model, optimizer=optimizer, epoch=3))
+    True
+    >>> other, optimizer = fresh()
+    >>> state = TorchState(model=other, optimizer=optimizer, epoch=0)
+    >>> checkpointer.load_latest(state).value, torch.equal(model.weight, other.weight)
+    ({'epoch': 3}, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Any = None,
+        optimizer: Any = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        sampler: Any = None,
+        **more: Any,
+    ) -> None:
+        own = {
+            "model": model,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "scaler": scaler,
+            "sampler": sampler,
+        }
+        given = {name: value for name, value in own.items() if value is not None}
+        for name, value in given.items():
+            if not _is_stateful(value):
+                raise TypeError(
+                    f"{name} is a {type(value).__name__}, which has no state_dict and load_state_dict"
+                )
+        self.objects: dict[str, Any] = given
+        self.values: dict[str, Any] = {}
+        for name, value in more.items():
+            if name == "random":
+                raise ValueError("random is the name of the random states' file; take another one")
+            plain.check_name(name)
+            if _is_stateful(value):
+                self.objects[name] = value
+            else:
+                plain.check_json(value, name)
+                self.values[name] = value
+
+    def write(self, folder: Path) -> None:
+        """Write all of it into ``folder``; into the part of a rank other than 0 only its random states."""
+        _write(folder, self._states, self._values(), _random_states())
+
+    def snapshot(self) -> _Snapshot:
+        """A copy in the CPU's memory, to be written later; training may go on."""
+        from phalanx.checkpoint.adapters.torch_values import copied
+
+        return _Snapshot(copied(self._states()), self._values(), copied(_random_states()))
+
+    def read(self, saved: SavedStep) -> dict[str, Any]:
+        """Load it in place, and the random states into this process. Returns the values, also in ``values``.
+
+        A value that was not saved stays as it was given. A rank whose random states were not saved, because there were
+        fewer ranks or only rank 0 wrote, gets ones that follow from rank 0's and its own number. Raises
+        ``CheckpointError`` if an object, or an entry of the model, is missing or too many; nothing is loaded then.
+        """
+        main = saved.parts[0]
+        index = _index_of(main)
+        if missing := self.objects.keys() - set(index["objects"]):
+            raise CheckpointError(
+                f"step {saved.step} has no state of {_and(missing)}, only of {_and(index['objects'])};"
+                f" leave {'it' if len(missing) == 1 else 'them'} out to load the rest"
+            )
+        if extra := set(index["objects"]) - self.objects.keys():
+            raise CheckpointError(
+                f"step {saved.step} has a state of {_and(extra)}, too; give TorchState {_and(extra)},"
+                f" or load single files with torch.load"
+            )
+        states = {name: _load(main / f"{name}.pt") for name in self.objects}
+        if "model" in states:
+            _compare_keys(saved.step, _unwrapped(self.objects["model"]).state_dict(), states["model"])
+        for name, thing in self.objects.items():
+            try:
+                _unwrapped(thing).load_state_dict(states[name])
+            except (RuntimeError, ValueError, KeyError, TypeError) as error:
+                raise CheckpointError(
+                    f"the {name}'s state in step {saved.step} does not fit: {error}"
+                ) from error
+        self.values |= index["values"]
+        _put_random_states(saved)
+        return dict(self.values)
+
+    def _states(self) -> dict[str, Any]:
+        from phalanx.checkpoint.adapters.torch_values import loadable
+
+        return {name: loadable(_unwrapped(thing).state_dict(), name) for name, thing in self.objects.items()}
+
+    def _values(self) -> dict[str, Any]:
+        from copy import deepcopy
+
+        for name, value in self.values.items():
+            plain.check_json(value, name)
+        return deepcopy(self.values)
+
+
+class _Snapshot:
+    """A ``TorchState`` of an earlier moment."""
+
+    def __init__(self, states: dict[str, Any], values: dict[str, Any], random_states: dict[str, Any]) -> None:
+        self._states = states
+        self._values = values
+        self._random_states = random_states
+
+    def write(self, folder: Path) -> None:
+        """Write it as ``TorchState.write`` would have done then."""
+        _write(folder, lambda: self._states, self._values, self._random_states)
+
+
+def _write(
+    folder: Path,
+    states_now: Callable[[], dict[str, Any]],
+    values: dict[str, Any],
+    random_states: dict[str, Any],
+) -> None:
+    import torch
+
+    torch.save(random_states, folder / _RANDOM)
+    part = part_of(folder)
+    if part:
+        return
+    states = states_now()
+    for name, state in states.items():
+        torch.save(state, folder / f"{name}.pt")
+    index = {"version": _VERSION, "objects": list(states), "values": values}
+    (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")
+
+
+def part_of(folder: Path) -> int | None:
+    """The rank whose part of a sharded step this folder is; None if it is a whole step."""
+    from phalanx.checkpoint.naming import part_name
+
+    digits = folder.name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() and folder.name == part_name(int(digits)) else None
+
+
+def _index_of(folder: Path) -> dict[str, Any]:
+    try:
+        index: dict[str, Any] = json.loads((folder / _INDEX).read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} was not saved by TorchState: it has no {_INDEX}") from None
+    if index.get("version") != _VERSION:
+        raise CheckpointError(
+            f"{folder / _INDEX} was not written by this release; read the step with a later one"
+        )
+    return index
+
+
+def _load(path: Path) -> Any:
+    import torch
+
+    # On the CPU, whatever device saved it: load_state_dict copies to where the parameters are.
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _compare_keys(step: int, mine: dict[str, Any], saved: dict[str, Any]) -> None:
+    missing, extra = mine.keys() - saved.keys(), saved.keys() - mine.keys()
+    if missing or extra:
+        lacks = f"no {_and(missing)}" if missing else ""
+        has = f"{_and(extra)}, which the model here has not" if extra else ""
+        raise CheckpointError(
+            f"the model's state in step {step} has {' and has '.join(filter(None, [lacks, has]))}"
+        )
+
+
+def _put_random_states(saved: SavedStep) -> None:
+    from phalanx.checkpoint.adapters import random_states
+
+    rank = _rank()
+    if rank < len(saved.parts):
+        random_states.put(_load(saved.parts[rank] / _RANDOM))
+    else:
+        random_states.put_derived(_load(saved.parts[0] / _RANDOM), rank)
+
+
+def _random_states() -> dict[str, Any]:
+    from phalanx.checkpoint.adapters import random_states
+
+    return random_states.get()
+
+
+def _rank() -> int:
+    torch = sys.modules.get("torch.distributed")
+    if torch is not None and torch.is_available() and torch.is_initialized():
+        return int(torch.get_rank())
+    rank = os.environ.get("RANK", "0")
+    return int(rank) if rank.isdecimal() else 0
+
+
+def _unwrapped(thing: Any) -> Any:
+    """The model itself, without what DDP and torch.compile put around it."""
+    import torch
+
+    while isinstance(thing, torch.nn.Module):
+        inner = thing.module if isinstance(thing, _wrappers()) else getattr(thing, "_orig_mod", None)
+        if not isinstance(inner, torch.nn.Module):
+            break
+        thing = inner
+    return thing
+
+
+def _wrappers() -> Any:
+    from torch.nn.parallel import DataParallel, DistributedDataParallel
+
+    return (DataParallel, DistributedDataParallel)
+
+
+def _is_stateful(thing: Any) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
+
+
+def _and(names: Any) -> str:
+    listed = sorted(names)
+    more = [f"{len(listed) - 5} more"] if len(listed) > 6 else []
+    listed = listed[:5] + more if more else listed
+    return " and ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed) or "nothing"
