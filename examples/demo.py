@@ -60,6 +60,7 @@ def run(args: argparse.Namespace, folder: Path, story: Story, lose_rank: int | N
     """Run the job to its end, and kill the worker of rank ``lose_rank`` when the job has come to the wanted step."""
     launcher = ["--nproc-per-node", "4", "--max-restarts", "1", "--omp-threads", "1"]
     script = [str(SCRIPT), "--steps", str(args.steps), "--step-seconds", str(args.step_seconds)]
+    launcher += ["--log-dir", str(folder / "logs")]
     files = ["--checkpoints", str(folder / "checkpoints"), "--curve", str(story.curve)]
     with (
         (folder / "output").open("wb") as output,

@@ -81,8 +81,9 @@ class Picture:
         loss = story.losses.get(story.step, math.nan)
         numbers = f"step {story.step} of {story.steps} · loss {loss:.4f}" if story.losses else "no step yet"
         curve = sparkline(story, width - 2, can_draw=self._live.console.encoding.startswith("utf"))
-        events = story.told[-EVENTS_SHOWN:]
-        events += [""] * (EVENTS_SHOWN - len(events))  # a picture that keeps its height does not jump
+        room = max(1, min(EVENTS_SHOWN, self._live.console.height - 10))
+        events = story.told[-room:]
+        events += [""] * (room - len(events))  # a picture that keeps its height does not jump
         parts: list[RenderableType] = [head, self._workers(), Text(numbers), curve, Text("")]
         for sentence in events:
             style = "bold red" if "kill" in sentence else "cyan" if "checkpoint" in sentence else ""
@@ -110,12 +111,12 @@ def sparkline(story: Story, width: int, *, can_draw: bool = True) -> Text:
     signs = "▁▂▃▄▅▆▇█" if can_draw else "_.-=+*%#"
     logs = {step: math.log(max(loss, 1e-12)) for step, loss in story.losses.items()}
     low, high = min(logs.values(), default=0.0), max(logs.values(), default=1.0)
-    line = Text(no_wrap=True)
+    drawn = {"blue": "", "dim": ""}
     for column in range(width):
         first, last = column * story.steps // width + 1, (column + 1) * story.steps // width
         known = [logs[step] for step in range(first, last + 1) if step in logs]
         if not known:
             break
         height = (sum(known) / len(known) - low) / max(high - low, 1e-12)
-        line.append(signs[round(height * (len(signs) - 1))], style="blue" if first <= story.step else "dim")
-    return line
+        drawn["blue" if first <= story.step else "dim"] += signs[round(height * (len(signs) - 1))]
+    return Text.assemble(*((text, style) for style, text in drawn.items()), no_wrap=True)

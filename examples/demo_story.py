@@ -84,8 +84,8 @@ class Story:
                 return f"rank {rank} was killed by SIGKILL"
             case job.StopBegan(reason=reason):
                 return reason
-            case job.RestartDecided(reason=reason, left=left):
-                return f"starting anew: {reason} (restarts left: {left})"
+            case job.RestartDecided(reason=reason):
+                return f"starting anew: {reason}"
             case job.JobEnded(ending=ending):
                 return f"job {ending}"
         return None
@@ -109,5 +109,5 @@ def summary(story: Story, undisturbed: Story) -> list[str]:
         f"restart       all workers ran again {story.restarted_after_s * 1000:.0f} ms after its death",
         f"resume        from the checkpoint of step {story.resumed_at_step}: {twice} steps were done twice",
         f"final loss    {story.final_loss:.6f}",
-        f"without loss  {undisturbed.final_loss:.6f}: {'the same, to the last bit' if is_same else 'NOT THE SAME'}",
+        f"undisturbed   {undisturbed.final_loss:.6f}: {'the same, to the last bit' if is_same else 'NOT THE SAME'}",
     ]

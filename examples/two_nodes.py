@@ -57,6 +57,7 @@ class Node:
             [sys.executable, "-m", "phalanx", "run", *meeting, *own, *script],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "TMPDIR": str(checkpoints.parent)},
             text=True,
         )
         self._name = name
@@ -106,7 +107,7 @@ def main() -> int:
         port = free_port()
 
         def start(name: str, address: str) -> Node:
-            node = Node(name, address=address, port=port, checkpoints=Path(folder))
+            node = Node(name, address=address, port=port, checkpoints=Path(folder) / "checkpoints")
             nodes.callback(node.close)
             return node
 

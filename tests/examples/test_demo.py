@@ -1,0 +1,85 @@
+"""``make demo``, as plain lines and in a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+from tests.system.launch import LIMIT_S, survivors_with
+
+DEMO = Path(__file__).parents[2] / "examples/demo.py"
+SHORT = ("--steps", "120", "--at-step", "70", "--step-seconds", "0.02")
+
+
+def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: Path) -> None:
+    token = f"PHALANX_DEMO_{tmp_path.name}"
+    done = subprocess.run(
+        [sys.executable, DEMO],
+        env={**os.environ, "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "\x1b" not in done.stdout
+    lines = done.stdout.splitlines()
+    (killed,) = [line for line in lines if line.startswith("kill -9 ")]
+    step = int(re.fullmatch(r"kill -9 \d+: the end of rank 2, at step (\d+)", killed)[1])  # type: ignore[index]
+    assert "rank 2 was killed by SIGKILL" in lines
+    (resumed,) = re.findall(r"^resumed at the checkpoint of step (\d+)$", done.stdout, re.MULTILINE)
+    assert 130 <= step < 240
+    told = dict(line.split(maxsplit=1) for line in lines[lines.index("") + 1 :])
+    assert told["lost"].startswith("rank 2 (process ")
+    assert f"from the checkpoint of step {resumed}: " in told["resume"]
+    assert told["undisturbed"] == f"{told['final'].split()[1]}: the same, to the last bit"
+    assert not survivors_with(token)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("columns", "is_plain"), [(100, False), (34, False), (100, True)])
+def test_a_terminal_gets_a_picture_that_changes_in_place(
+    columns: int, is_plain: bool, tmp_path: Path
+) -> None:
+    env = {**os.environ, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)}
+    env.pop("NO_COLOR", None)
+    if is_plain:
+        env["NO_COLOR"] = "1"
+    with pexpect.spawn(
+        sys.executable,
+        [str(DEMO), *SHORT],
+        env=env,
+        dimensions=(30, columns),
+        timeout=LIMIT_S,
+        encoding="utf-8",
+    ) as demo:
+        demo.expect(r"\x1b\[\d*A")  # up again, to draw anew
+        demo.expect("running")
+        demo.expect("[▁▂▃▄▅▆▇]█|█[▁▂▃▄▅▆▇]")
+        demo.expect("kill -9")
+        demo.expect("the same, to the")
+        demo.expect(pexpect.EOF)
+        shown = demo.before
+    assert demo.exitstatus == 0, shown
+    coloured = re.compile(r"\x1b\[[\d;]*3\dm")
+    assert shown is not None
+    assert not is_plain or not coloured.search(shown)
+
+
+def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
+    token = f"PHALANX_DEMO_{tmp_path.name}"
+    env = {**os.environ, "TERM": "xterm", "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token}
+    with pexpect.spawn(sys.executable, [str(DEMO)], env=env, timeout=LIMIT_S, encoding="utf-8") as demo:
+        demo.expect("checkpoint of step 20 saved")
+        demo.sendintr()
+        demo.expect("interrupted; the job was stopped, and nothing of it is left")
+        demo.expect(pexpect.EOF)
+    assert demo.exitstatus == 128 + signal.SIGINT
+    assert not survivors_with(token)
+    assert not list(tmp_path.iterdir())
