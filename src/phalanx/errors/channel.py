@@ -99,8 +99,9 @@ def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
 
     With ``step``, the number of the step that this rank has finished, the ranks of the round agree on one that none of
     them has passed, and it is True from that step on: all leave at the same step. Call it once in each step, on every
-    rank. It never waits for another rank, and holds for ranks that are less than ``margin`` steps apart. It is True at
-    once when there is nothing to agree on (a rank failed or was lost) or no time left (half of the grace is over).
+    rank. It never waits for another rank, and holds if no rank comes to step s + ``margin`` while another is in s; an
+    all-reduce in each step sees to that. It is True at once when there is nothing to agree on (a rank failed or was
+    lost) or no time left (half of the grace is over).
 
     >>> should_stop(), should_stop(1000)
     (False, False)
