@@ -114,10 +114,10 @@ class Checkpointer:
             identity = self.shelf.identity(step)
             try:
                 problems = self.shelf.check(step)
-                if not problems:
-                    return self._read(step, reader)
             except NoGoodStep:
-                continue  # removed, or replaced, by another process while it was looked at
+                continue  # another process has just removed it
+            if not problems:
+                return self._read(step, reader)
             damaged.append(step)
             self.set_aside(step, problems, identity)
         if damaged:
