@@ -1,7 +1,7 @@
 """Fixtures of the system tests.
 
 `script` writes a worker's program, `launch` runs a job and cleans up after it; `network` makes hosts, `agents` runs the
-agents of a job on them.
+agents of a job on them; `chaos` runs `phalanx chaos`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.system.chaos import Chaos, Start
 from tests.system.launch import Job, Launch, Launcher, Script, launcher_under_test
 from tests.system.machines import Agent, Agents, Host, Network, why_no_hosts
 
@@ -100,3 +101,16 @@ def agents(network: Network, tmp_path: Path) -> Iterator[Agents]:
         for agent in started:
             if agent.process.poll() is not None:
                 agent.wait_nobody()
+
+
+@pytest.fixture
+def chaos(tmp_path: Path) -> Iterator[Start]:
+    with contextlib.ExitStack() as started:
+
+        def start(*words: object, wrapper: tuple[str, ...] = ()) -> Chaos:
+            one = Chaos(*words, folder=tmp_path, wrapper=wrapper)
+            started.callback(one.process.wait)
+            started.callback(one.process.kill)
+            return one
+
+        yield start

@@ -15,8 +15,8 @@ _AT_ONCE = Span(0.0, 0.0)
 class Orders(Struct, kw_only=True):
     """One act, its target, its times. ``seed`` None: chosen by chance. ``command``: start it, instead of attaching.
 
-    >>> Orders(act=Act.KILL).signum
-    9
+    >>> Orders(act=Act.STOP).for_s
+    20.0
     """
 
     act: Act
@@ -27,7 +27,7 @@ class Orders(Struct, kw_only=True):
     at_step: int | None = None
     events_file: str | None = None
     for_s: float = 20.0
-    signum: int = signal.SIGKILL
+    signum: int = int(signal.SIGKILL)
     share: float = 0.25
     seed: str | None = None
     job: str | None = None

@@ -84,11 +84,22 @@ def _bash_cases() -> str:
     return "\n".join(cases)
 
 
-def _chaos_cases() -> str:
-    return "\n".join(
+def _bash_chaos() -> str:
+    cases = "\n".join(
         f"        {act}) COMPREPLY=($(compgen -W '{' '.join(flags_of(act))}' -- \"$current\")) ;;"
         for act in ACTS
     )
+    return f"""\
+_phalanx_chaos() {{
+    if ((COMP_CWORD == 2)); then
+        COMPREPLY=($(compgen -W '{" ".join(ACTS)} --help' -- "$current"))
+        return
+    fi
+    [[ "$current" == -* ]] || return
+    case "${{COMP_WORDS[2]}}" in
+{cases}
+    esac
+}}"""
 
 
 def _bash() -> str:
@@ -102,16 +113,7 @@ _phalanx_files() {{
     local IFS=$'\\n'
     COMPREPLY=($(compgen -f -- "$current"))
 }}
-_phalanx_chaos() {{
-    if ((COMP_CWORD == 2)); then
-        COMPREPLY=($(compgen -W '{" ".join(ACTS)} --help' -- "$current"))
-        return
-    fi
-    [[ "$current" == -* ]] || return
-    case "${{COMP_WORDS[2]}}" in
-{_chaos_cases()}
-    esac
-}}
+{_bash_chaos()}
 _phalanx() {{
     local current="${{COMP_WORDS[COMP_CWORD]}}" previous="${{COMP_WORDS[COMP_CWORD-1]}}" at word
     COMPREPLY=()

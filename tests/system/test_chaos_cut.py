@@ -1,0 +1,237 @@
+"""phalanx chaos on jobs of several nodes: one agent is cut from its store, and nobody else."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.system.chaos import Start, runs, state_of
+from tests.system.launch import LIMIT_S, Script
+from tests.system.machines import SHORT_LEASE, Agent, Agents, Host, Network, begin_together, meeting
+from tests.system.test_machines_stores import TEN_SECONDS, Cluster, cluster, needs_etcd  # noqa: F401
+
+MEMBER = "from meeting import attend; attend()"
+
+
+def two_on(host: Host, agents: Agents, script: Script, *arguments: object) -> list[Agent]:
+    """Two agents of one job in the network of one host; the first one's node is number 0, and serves the store."""
+    train = script(MEMBER)
+    first = agents(host, *arguments, train)
+    first.begun(world=1)
+    second = agents(host, *arguments, train, env={"BLACK_BOX_HOST": "second"})
+    begin_together([first, second], world=2)
+    return [first, second]
+
+
+def hosted(address: str) -> tuple[object, ...]:
+    return (*meeting("c10d", f"{address}:29400", "1:2", **SHORT_LEASE), "--max-restarts", 0)
+
+
+def end(network: Network, *members: Agent) -> None:
+    network.order("exit 0")
+    assert [member.wait() for member in members] == [0] * len(members)
+
+
+def tables(host: Host) -> str:
+    listed = subprocess.run(
+        [*host.entering(Path("/")), "nft", "list", "tables"], capture_output=True, text=True, check=True
+    )
+    return listed.stdout
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.1.0.1", "[::1]"])
+def test_the_named_agent_alone_is_cut_and_comes_back(
+    network: Network, agents: Agents, script: Script, chaos: Start, address: str
+) -> None:
+    """Chaos is in another network namespace than the agents, as it is beside containers."""
+    host = network.host(1)
+    first, second = two_on(host, agents, script, *hosted(address))
+    before = max(first.rounds())
+
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", 1, "--for", "15s", "--job", second.process.pid)
+    cutter.said(
+        rf"cut the agent of node 1 \(pid \d+, .*\) from its store at {re.escape(address)}:29400 for 15 s"
+    )
+
+    first.begun(after=cut_at, world=1)  # the other one goes on alone
+    second.printed("the store has not answered")
+    cutter.said("healed the cut of the agent of node 1")
+    assert cutter.wait() == 0
+    assert tables(host) == ""
+    begin_together([first, second], world=2, newer_than=before)
+    assert all(event.restart == 0 for event in (*first.events, *second.events) if event.name == "begun")
+    end(network, first, second)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
+def test_a_cut_heals_whatever_ends_chaos(
+    network: Network, agents: Agents, script: Script, chaos: Start, number: signal.Signals
+) -> None:
+    host = network.host(1)
+    first, second = two_on(host, agents, script, *hosted("127.0.0.1"))
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", 1, "--for", "1000s", "--job", second.process.pid)
+    cutter.said("cut the agent of node 1")
+    before = max(first.rounds())
+    first.begun(after=cut_at, world=1)
+
+    cutter.process.send_signal(number)
+
+    assert cutter.wait() == (-number if number == signal.SIGKILL else 128 + number)
+    begin_together([first, second], world=2, newer_than=before)
+    assert tables(host) == ""
+    end(network, first, second)
+
+
+def test_the_kernel_heals_a_cut_of_which_nobody_is_left(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    host = network.host(1)
+    first, second = two_on(host, agents, script, *hosted("127.0.0.1"))
+    before = max(first.rounds())
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", 1, "--for", "12s", "--job", second.process.pid)
+    cutter.said("cut the agent of node 1")
+
+    (guard,) = children_of(cutter.process.pid, named="phalanx-chaos-g")
+    os.kill(guard, signal.SIGKILL)
+    cutter.process.kill()
+    cutter.wait()
+
+    assert "phalanx_chaos_" in tables(host)
+    first.begun(after=cut_at, world=1)
+    begin_together([first, second], world=2, newer_than=before)
+    # What is left of it has no elements, stops nobody, and goes when something is cut again.
+    again = chaos("cut", "--node", 1, "--for", "0.1s", "--job", second.process.pid)
+    again.said("healed")
+    again.wait()
+    assert tables(host) == ""
+    end(network, first, second)
+
+
+def children_of(pid: int, *, named: str) -> list[int]:
+    """Those of a process that have this name; waits until there are some."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+        found = [
+            one for one in map(int, text.split()) if Path(f"/proc/{one}/comm").read_text().strip() == named
+        ]
+        if found:
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} has no child {named}")
+
+
+def test_new_connections_of_others_to_the_same_port_get_through(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    """A third node joins through the very network in which the second one is cut."""
+    host = network.host(1)
+    arguments = (*meeting("c10d", "127.0.0.1:29400", "1:3", **SHORT_LEASE), "--max-restarts", 0)
+    first, second = two_on(host, agents, script, *arguments)
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", 1, "--for", "1000s", "--job", second.process.pid)
+    cutter.said("cut the agent of node 1")
+    first.begun(after=cut_at, world=1)
+    before = max(first.rounds())
+
+    third = agents(host, *arguments, script(MEMBER), env={"BLACK_BOX_HOST": "third"})
+    begin_together([first, third], world=2, newer_than=before)
+
+    cutter.process.terminate()
+    cutter.wait()
+    begin_together([first, second, third], world=3)
+    end(network, first, second, third)
+
+
+@needs_etcd
+@pytest.mark.slow
+def test_an_agent_is_cut_from_an_etcd_of_three_members(
+    network: Network,
+    agents: Agents,
+    script: Script,
+    chaos: Start,
+    cluster: Cluster,  # noqa: F811
+) -> None:
+    """Also from those members that it has no connection to, for it tries them all."""
+    arguments = (*meeting("etcd", cluster.endpoints, "1:2", **TEN_SECONDS), "--max-restarts", 0)
+    first, second = two_on(network.host(1), agents, script, *arguments)
+    before = max(first.rounds())
+
+    node = second.begun(world=2)["group"]
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", node, "--for", "30s", "--job", second.process.pid)
+    cutter.said(rf"cut the agent of node {node} \(.* from its store at 10\.1\.0\.1\d:2379")
+
+    first.begun(after=cut_at, world=1)
+    second.printed("the store has not answered")
+    cutter.said("healed")
+    assert cutter.wait() == 0
+    begin_together([first, second], world=2, newer_than=before)
+    end(network, first, second)
+
+
+def test_who_serves_the_store_cannot_be_cut_from_it(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    first, second = two_on(network.host(1), agents, script, *hosted("127.0.0.1"))
+
+    refused = chaos("cut", "--node", 0, "--job", first.process.pid)
+
+    assert refused.wait() == 2
+    (line,) = refused.lines
+    assert line == (
+        f"phalanx: error: node 0 (agent pid {first.process.pid}) has no connection to a store elsewhere: it serves "
+        "the store itself, or has it in memory or in a folder; cut another node; this machine also has node 1"
+    )
+    unnamed = chaos("cut", "--job", first.process.pid)
+    assert unnamed.wait() == 2
+    assert unnamed.lines == [
+        "phalanx: error: which node? This machine has nodes 0 and 1 of the job; say --node N or random"
+    ]
+    end(network, first, second)
+
+
+def test_the_ranks_of_one_node_of_two_on_this_machine(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    arguments = (*meeting("c10d", "127.0.0.1:29400", "1:2", **SHORT_LEASE), "--max-restarts", 1)
+    first, second = two_on(network.host(1), agents, script, *arguments)
+    spared = first.begun(world=2).pid
+
+    stopper = chaos("stop", "--node", 1, "--for", "1000s", "--job", first.process.pid)
+    stopper.said(r"stopped rank 1 \(")
+
+    assert runs(state_of(spared))
+    assert state_of(second.begun(world=2).pid) == "T"
+    stopper.process.terminate()
+    stopper.wait()
+    end(network, first, second)
+
+
+def test_cut_needs_root_and_nft(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "phalanx", "chaos", "cut"]
+    without = subprocess.run(words, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (without.returncode, without.stderr) == (
+        2,
+        "phalanx: error: cut needs nft, which is not installed here (the package is called nftables)\n",
+    )
+    if os.geteuid() == 0 and shutil.which("setpriv") and shutil.which("nft"):
+        nobody = subprocess.run(
+            ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin", *words],
+            capture_output=True,
+            text=True,
+        )
+        assert (nobody.returncode, nobody.stderr) == (
+            2,
+            "phalanx: error: cut needs root, or the capability NET_ADMIN: it makes rules of nftables\n",
+        )
