@@ -9,6 +9,8 @@ import pytest
 
 from phalanx.agent.graces import Graces
 from phalanx.agent.restarts.policy import RestartPolicy
+from phalanx.records import changed
+from phalanx.rendezvous.settings import Growth
 from phalanx.testing import Scenario, World
 from phalanx.testing.trace import AgentEnded, ExclusionAsked, Fault, Stuck, WorkerEnded, WorkerStarted
 from phalanx.testing.workload import Habits, Worker
@@ -675,3 +677,18 @@ def test_clocks_that_are_wrong_change_nothing(rates: tuple[float, float]) -> Non
     world = play(scenario(3, 2, clock_rates=rates), (50.0, lose_power(2)), (90.0, leave(1)), (95.0, start(1)))
     assert sizes(world)[:2] == [3, 2]
     assert {count for _, _, count in rounds(world).values()} == {0}
+
+
+@pytest.mark.parametrize("obeys", [True, False])
+def test_a_job_that_grows_at_checkpoints_asks_for_one_and_its_workers_need_no_interval(obeys: bool) -> None:
+    """They save by themselves after 200 seconds only, and a newcomer comes after 50."""
+    habits = changed(STEPPING, steps_per_checkpoint=100, saves_when_asked=obeys)
+    what = scenario(3, 2, first_nodes=2, growth=Growth.AT_CHECKPOINT, habits=habits, calm_until_s=300.0)
+    sizes_then: list[int] = []
+
+    def look(world: World) -> None:
+        sizes_then.append(max(one.round.world_size for one in world.workload.live))
+
+    world = play(what, (50.0, start(2)), (120.0, look))
+    assert sizes_then == [3 if obeys else 2]
+    assert sizes(world) == [2, 3]

@@ -94,7 +94,7 @@ class SimulatedProcesses:
         self._boot_offset_s = self._offset_s()
         self._alarm: Entry | None = None
         self.perform: dict[type, Callable[[Any], None]] = {
-            AnnounceCheckpoint: _nothing,
+            AnnounceCheckpoint: lambda _: self._ask_to_save(),
             AnnounceStop: _nothing,
             CollectEvidence: self._collect_evidence,
             EndSlow: self._end_slow,
@@ -190,6 +190,10 @@ class SimulatedProcesses:
         self._is_watching_tree = True
         if self.is_empty:
             self._driver.post(TreeEmptied())
+
+    def _ask_to_save(self) -> None:
+        for worker in self.workers.values():
+            self._node.after(self._node.rng.uniform(*CHANNEL_S), worker.ask_to_save)
 
     def _name_stuck(self, command: NameStuck) -> None:
         for process in self._node.of_job(self._agent):

@@ -45,6 +45,8 @@ class Habits(Struct, kw_only=True):
     step_s: float | None = None
     """How long a step takes of which workers tell; None: they tell of none."""
     steps_per_checkpoint: int = 5
+    saves_when_asked: bool = False
+    """Its ranks ask ``should_checkpoint(step)`` in each step."""
 
 
 class Employer(Struct):
@@ -79,6 +81,7 @@ class Worker:
         self._is_deaf = rng.random() < habits.deaf
         self._hangs = rng.random() < habits.hangs
         self._is_dying = False
+        self._is_asked_to_save = False
         self._end: Entry | None = None
         self.step = workload.checkpoint
         self.process = node.start_process(job, self, is_worker=True)
@@ -137,9 +140,15 @@ class Worker:
         self.step += 1
         self._workload.tell_step(self)
         self.employer.progressed(self, self.step)
-        if self.rank == 0 and self.step % habits.steps_per_checkpoint == 0:
+        is_due = self._is_asked_to_save or self.step % habits.steps_per_checkpoint == 0
+        self._is_asked_to_save = False
+        if self.rank == 0 and is_due:
             self._workload.checkpoint = self.step
             self.employer.checkpointed(self, self.step)
+
+    def ask_to_save(self) -> None:
+        """Its agent asks for a checkpoint: the next step has one, which rank 0 tells of."""
+        self._is_asked_to_save = self._workload.habits.saves_when_asked
 
     def lose_peer(self, delay_s: float) -> None:
         """A peer is gone: the next collective fails, unless this worker never takes part in one again."""
