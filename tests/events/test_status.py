@@ -41,6 +41,7 @@ RUNNING = (
 STOPPING = (
     *RUNNING,
     job.WorkerProgress(at_ns=1, step=9),
+    job.TimerProgress(at_ns=2),
     job.CheckpointSaved(at_ns=1, step=5),
     job.WorkerEnded(at_ns=1, round=1, rank=3, local_rank=1, pid=71, exit_code=1),
     job.StopBegan(at_ns=1, round=1, signal=15, grace_s=30.0, reason="rank 3 failed"),
@@ -134,3 +135,14 @@ def test_a_line_says_all_of_it(one: job.JobEvent) -> None:
 def test_every_kind_of_job_event_is_tried_here() -> None:
     kinds = {one for one in vars(job).values() if isinstance(one, type) and issubclass(one, job.JobEvent)}
     assert kinds == {type(one) for one in EVERY} | {job.JobEvent}
+
+
+def test_progress_is_a_step_a_checkpoint_or_a_timer_and_of_this_round() -> None:
+    assert folded(*RUNNING).progress_at_ns is None
+    for one in (
+        job.WorkerProgress(at_ns=5, step=1),
+        job.CheckpointSaved(at_ns=5, step=1),
+        job.TimerProgress(at_ns=5),
+    ):
+        assert folded(*RUNNING, one).progress_at_ns == 5
+        assert folded(*RUNNING, one, SETTLED).progress_at_ns is None

@@ -15,10 +15,18 @@ from phalanx.rendezvous.round import Round
 if TYPE_CHECKING:
     from phalanx.agent.devices import DeviceMask
 
-__all__ = ["ENABLE_FILE_TIMER", "LOCAL_RANK", "OMP", "SIGNALS_TO_HANDLE", "worker_environment"]
+__all__ = [
+    "ENABLE_FILE_TIMER",
+    "HEALTH_CHECK_PORT",
+    "LOCAL_RANK",
+    "OMP",
+    "SIGNALS_TO_HANDLE",
+    "worker_environment",
+]
 
 OMP = "OMP_NUM_THREADS"
 ENABLE_FILE_TIMER = "TORCHELASTIC_ENABLE_FILE_TIMER"
+HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 SIGNALS_TO_HANDLE = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 LOCAL_RANK = "PHALANX_LOCAL_RANK"  # the true one, for phalanx.errors, where LOCAL_RANK is 0 in each worker
 

@@ -175,6 +175,7 @@ class Node:
             on_round=self._on_round,
             connected=lambda: self._channel.connected,
             on_exit=self._channel.wills.worker_ended,
+            on_timers=None if self._observer is None else self._observer.timers_moved,
         )
         own: dict[type, Callable[[Any], None]] = {
             AnnounceCheckpoint: lambda asked: self._channel.announce_checkpoint(asked.reason, asked.request),

@@ -67,6 +67,10 @@ class JobObserver:
         if due is not None and self._timer is None and self._observe is not None:
             self._timer = self._loop.call_at(due, self._progress_passed)
 
+    def timers_moved(self) -> None:
+        """Workers have begun or ended blocks that have a timer. Never raises."""
+        self._tell(self._observing.timers_moved)
+
     def ended(self, verdict: Verdict) -> None:
         """The driver has ended without its machine. Never raises."""
         self._tell(lambda at_ns: self._observing.over(verdict, at_ns))

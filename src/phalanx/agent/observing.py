@@ -90,6 +90,11 @@ class Observing:
             self._step = step
         return self.progress_passed(now, at_ns)
 
+    def timers_moved(self, at_ns: int) -> list[job.JobEvent]:
+        """Workers have begun or ended blocks that have a timer."""
+        is_late = self.is_over or self._is_gone
+        return [] if is_late else [job.TimerProgress(at_ns=at_ns)]
+
     @property
     def progress_due(self) -> float | None:
         """When to call ``progress_passed``."""

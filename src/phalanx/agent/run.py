@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from phalanx.agent.processes.keeper import Keeper
@@ -136,6 +137,10 @@ def _leave(_number: int, _frame: object) -> None:
     raise _Left
 
 
+def _now() -> int:
+    return int(time.time())
+
+
 def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
     import asyncio
 
@@ -147,6 +152,13 @@ def _drive(spec: JobSpec, keeper: Keeper, console: Console) -> Ended:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     async def drive() -> Ended:
-        return await Node(spec, keeper, console).run()
+        node = Node(spec, keeper, console)
+        if spec.health_port is None:
+            return await node.run()
+        from phalanx.agent.health import HealthEndpoint
+
+        alive = _now if spec.watchdog is None else spec.watchdog.last_progress
+        async with HealthEndpoint(spec.health_port, alive, console.say):
+            return await node.run()
 
     return asyncio.run(drive())

@@ -74,6 +74,8 @@ class JobSpec(Struct, kw_only=True):
     """pid → why something beside the agent has ended this worker on our behalf; empty: nothing has."""
     watchdog: Watchdog | None = None
     """A server of timers beside the agent, which tells it whose time is over."""
+    health_port: int | None = None
+    """Where an orchestrator's probe is answered over HTTP; None: nowhere."""
     membership: MembershipSettings
     open_store: Callable[[], Awaitable[Store]]
     """Raises ``Refused`` when asking again cannot help, ``Unclear`` or ``OSError`` when it can."""

@@ -67,8 +67,8 @@ class Watchdog:
         self._why: dict[int, str] = {}  # pid → why it was ended
         self._loop: asyncio.AbstractEventLoop | None = None
         self._post: Callable[[object], None] = _nobody
-        self._on_progress: Callable[[float], None] | None = None
-        self._told_at = 0.0
+        self._on_progress: Callable[[], None] | None = None
+        self._told_at = float("-inf")
         self._inotify: Inotify | None = None
 
     @classmethod
@@ -91,12 +91,11 @@ class Watchdog:
         self,
         loop: asyncio.AbstractEventLoop,
         post: Callable[[object], None],
-        on_progress: Callable[[float], None] | None = None,
+        on_progress: Callable[[], None] | None = None,
     ) -> None:
         """From now on tell this loop, in its own thread, whose time is over (``TimerExpired``).
 
-        ``on_progress`` is called with the moment (seconds since the epoch) at which workers have begun or ended a
-        block, once in a second at most.
+        ``on_progress`` is called when workers have begun or ended a block, once in a second at most.
         """
         self._loop, self._post, self._on_progress = loop, post, on_progress
         with contextlib.suppress(OSError):  # without it the server looks every ten seconds
@@ -144,10 +143,10 @@ class Watchdog:
         self._tell(self._post, TimerExpired(request.worker_pid, request.signal, scope))
 
     def _progressed(self) -> None:
-        now = time.time()
-        if self._on_progress is not None and not 0 <= now - self._told_at < PROGRESS_EVERY_S:
+        now = time.monotonic()
+        if self._on_progress is not None and now - self._told_at >= PROGRESS_EVERY_S:
             self._told_at = now
-            self._tell(self._on_progress, now)
+            self._tell(self._on_progress)
 
     def _on_event(self, event: str, _request: FileTimerRequest | None) -> None:
         if event == "watchdog file made anew":

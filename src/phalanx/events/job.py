@@ -20,6 +20,7 @@ __all__ = [
     "RoundSettled",
     "SignalPassedOn",
     "StopBegan",
+    "TimerProgress",
     "WaitingFor",
     "WorkerEnded",
     "WorkerFailed",
@@ -136,6 +137,14 @@ class WorkerProgress(JobEvent, kw_only=True):
     """
 
     step: int
+
+
+class TimerProgress(JobEvent, kw_only=True):
+    """A worker of this node has begun or ended a block of ``phalanx.timer``: at most once a second.
+
+    >>> TimerProgress(at_ns=0)
+    TimerProgress(at_ns=0)
+    """
 
 
 class CheckpointSaved(JobEvent, kw_only=True):

@@ -64,6 +64,9 @@ class JobStatus(Struct, kw_only=True):
     """The furthest that workers of this node have told of in this round."""
     checkpoint: int | None = None
     """The last that a worker of this node has told of."""
+    progress_at_ns: int | None = None
+    """When workers of this node have last told of a step or a checkpoint in this round, or, where the agent has a
+    watchdog, have begun or ended a block of ``phalanx.timer``. Wall time, to about a second."""
     waiting_for: str = ""
     """What is waited for, in words, as long as no workers run."""
     reason: str = ""
@@ -96,6 +99,7 @@ def _settled(_status: JobStatus, it: job.RoundSettled) -> dict[str, Any]:
             WorkerStatus(rank=rank, local_rank=local_rank) for local_rank, rank in enumerate(it.ranks)
         ),
         "step": None,
+        "progress_at_ns": None,
         "waiting_for": "",
         "reason": it.reason,
     }
@@ -136,8 +140,9 @@ _AFTER: dict[type, Callable[[JobStatus, Any], dict[str, Any]]] = {
     job.WaitingFor: lambda _, it: {"waiting_for": it.sentence},
     job.RoundSettled: _settled,
     job.WorkersStarted: _started,
-    job.WorkerProgress: lambda _, it: {"step": it.step},
-    job.CheckpointSaved: lambda _, it: {"checkpoint": it.step},
+    job.WorkerProgress: lambda _, it: {"step": it.step, "progress_at_ns": it.at_ns},
+    job.CheckpointSaved: lambda _, it: {"checkpoint": it.step, "progress_at_ns": it.at_ns},
+    job.TimerProgress: lambda _, it: {"progress_at_ns": it.at_ns},
     job.StopBegan: lambda _, it: {"phase": "stopping", "reason": it.reason},
     job.WorkerEnded: _ended,
     job.WorkerFailed: _failed,

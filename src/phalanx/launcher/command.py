@@ -9,7 +9,7 @@ from functools import partial
 from signal import Signals
 from typing import TYPE_CHECKING, Any
 
-from phalanx.agent.environment import ENABLE_FILE_TIMER, worker_environment
+from phalanx.agent.environment import ENABLE_FILE_TIMER, HEALTH_CHECK_PORT, worker_environment
 from phalanx.agent.graces import Graces
 from phalanx.agent.run import run_job
 from phalanx.agent.spec import Host, JobSpec
@@ -93,6 +93,20 @@ def run_command(options: RunOptions, *, host: Host | None = None) -> int:
     if meeting.forget is not None and code not in _MAY_COME_BACK:
         meeting.forget()
     return code
+
+
+def _health_port() -> int | None:
+    """Where health is told. As torchelastic has it, a job does not fail for a word that is no port."""
+    text = os.environ.get(HEALTH_CHECK_PORT)
+    if not text:
+        return None
+    if text.isascii() and text.isdecimal() and int(text) < 65536:
+        return int(text)
+    print(
+        f"phalanx: {HEALTH_CHECK_PORT} is {text!r}, which is no port: no health checks are answered",
+        file=sys.stderr,
+    )
+    return None
 
 
 def _watchdog_of(options: RunOptions, spec: JobSpec) -> Watchdog | None:
@@ -180,6 +194,7 @@ def job_of(options: RunOptions, logs: LogsSpecs, meeting: Meeting, *, host: Host
         host=host,
         observe=None if host is None else host.observe,
         debug_rank=options.debug_rank,
+        health_port=_health_port(),
         error_file=options.error_file,
         report_file=options.report_file,
         prints_report=options.prints_report or host is None,

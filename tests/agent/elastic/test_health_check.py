@@ -56,7 +56,7 @@ def test_it_answers_by_the_age_of_the_last_sign_of_life() -> None:
 @pytest.mark.compat(
     "variable TORCHELASTIC_HEALTH_CHECK_PORT",
     "better",
-    "elastic_launch and LocalElasticAgent answer over HTTP; phalanx run opens no port, as torchrun",
+    "health is answered over HTTP: 200 while workers get on, else 503",
 )
 def test_the_environment_names_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PORT, raising=False)

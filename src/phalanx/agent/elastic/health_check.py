@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from phalanx.agent.environment import HEALTH_CHECK_PORT
 from phalanx.logger import get_logger
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = [
     "server_from_environment",
 ]
 
-TORCHELASTIC_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
+TORCHELASTIC_HEALTH_CHECK_PORT = HEALTH_CHECK_PORT
 TIMEOUT_S = 60  # torchelastic's
 
 

@@ -65,6 +65,7 @@ class Processes:
         on_round: Callable[[Round], None],
         connected: Callable[[], Collection[int]],
         on_exit: Callable[[int, int], None],
+        on_timers: Callable[[], None] | None = None,
     ) -> None:
         self._spec = spec
         self._driver = driver
@@ -106,7 +107,7 @@ class Processes:
             **Stacks(self, driver, console, spec.watchdog).perform,
         }
         if spec.watchdog is not None:
-            spec.watchdog.attach(self._loop, driver.post)
+            spec.watchdog.attach(self._loop, driver.post, on_timers)
 
     def told(self, local_rank: int, message: ExceptionRecorded) -> None:
         """A worker said over the channel that it has recorded an exception."""
