@@ -79,7 +79,7 @@ def test_a_cut_heals_whatever_ends_chaos(
     first, second = two_on(host, agents, script, *hosted("127.0.0.1"))
     cut_at = time.monotonic()
     cutter = chaos("cut", "--node", 1, "--for", "1000s", "--job", second.process.pid)
-    cutter.said("cut the agent of node 1")
+    cutter.said(r"cut the agent of node 1 \(pid")
     before = max(first.rounds())
     first.begun(after=cut_at, world=1)
 
@@ -99,7 +99,7 @@ def test_the_kernel_heals_a_cut_of_which_nobody_is_left(
     before = max(first.rounds())
     cut_at = time.monotonic()
     cutter = chaos("cut", "--node", 1, "--for", "12s", "--job", second.process.pid)
-    cutter.said("cut the agent of node 1")
+    cutter.said(r"cut the agent of node 1 \(pid")
 
     (guard,) = children_of(cutter.process.pid, named="phalanx-chaos-g")
     os.kill(guard, signal.SIGKILL)
@@ -140,7 +140,7 @@ def test_new_connections_of_others_to_the_same_port_get_through(
     first, second = two_on(host, agents, script, *arguments)
     cut_at = time.monotonic()
     cutter = chaos("cut", "--node", 1, "--for", "1000s", "--job", second.process.pid)
-    cutter.said("cut the agent of node 1")
+    cutter.said(r"cut the agent of node 1 \(pid")
     first.begun(after=cut_at, world=1)
     before = max(first.rounds())
 

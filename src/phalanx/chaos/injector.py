@@ -126,7 +126,7 @@ class _Injector:
             return
         job = self._find()
         self._target = Target(job, below=self._below)
-        self._check(job)
+        job = self._checked(job)
         if orders.is_dry:
             self._show_plan(job)
             return
@@ -172,23 +172,39 @@ class _Injector:
         listed = "; ".join(map(str, jobs))
         return f"no job {self._orders.job!r} has workers on this machine{waited}, which has: {listed}"
 
-    def _check(self, job: Job) -> None:
-        """Whether the aim can be met now. Raises ``Mistaken``."""
-        try:
-            if not self._orders.is_agent:
-                ranks_of(job, self._orders.aim, 0)
-                return
-            assert self._target is not None
-            agent = self._target.agent(self._orders.aim, 0)
-        except NotHere as reason:
-            raise Mistaken(str(reason)) from None
-        if self._orders.act is Act.CUT and not self._orders.aim.random_node:
+    def _checked(self, job: Job) -> Job:
+        """The job as it is when the aim can be met. Raises ``Mistaken`` when that is not so after a moment.
+
+        Agents that start at the same time have their workers one after the other.
+        """
+        assert self._target is not None
+        give_up_at = time.monotonic() + _COMPLETE_S
+        while True:
             try:
-                store_connections(agent)
-            except Uncuttable as reason:
-                others = [one.node for one in job.agents if one.node != agent.node]
-                here = f"; this machine also has {sentences.names('node', others)}" if others else ""
-                raise Mistaken(f"{reason}{here}") from None
+                self._check(job)
+                return job
+            except (NotHere, Uncuttable) as reason:
+                if time.monotonic() >= give_up_at:
+                    raise Mistaken(self._with_others(reason, job)) from None
+            self._wait(time.monotonic() + LOOK_S)
+            job = self._target.look() or job
+
+    def _check(self, job: Job) -> None:
+        """Whether the aim can be met now. Raises ``NotHere`` and ``Uncuttable``."""
+        if not self._orders.is_agent:
+            ranks_of(job, self._orders.aim, 0)
+            return
+        assert self._target is not None
+        agent = self._target.agent(self._orders.aim, 0)
+        if self._orders.act is Act.CUT and not self._orders.aim.random_node:
+            store_connections(agent)
+
+    def _with_others(self, reason: Exception, job: Job) -> str:
+        """Why an agent cannot be cut, and which other ones there are."""
+        others = [one.node for one in job.agents if one.node != self._orders.aim.node]
+        if isinstance(reason, NotHere) or not others or len(job.agents) == 1:
+            return str(reason)
+        return f"{reason}; this machine also has {sentences.names('node', others)}"
 
     def _show_plan(self, job: Job | None) -> None:
         """Print what would be done. Random targets are those of now."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Collection
 
 from phalanx.multiprocessing.procfs import Stat, read_all, read_file, read_stat, start_ticks_of
@@ -28,6 +29,7 @@ __all__ = [
 
 _GONE = "ZX"
 _KEEPER = "phalanx-keeper"
+_LOOKS, _LOOK_S = 20, 0.005
 _SHOWN = 60  # letters of a command in a message
 
 
@@ -227,7 +229,16 @@ def _descends(pid: int, ancestor: int | None, table: dict[int, Stat]) -> bool:
 
 
 def _worker(stat: Stat) -> Worker | None:
-    # A process that waits in the kernel (D) may hold the lock that reading its environment takes: next time.
+    # A process that waits in the kernel (D) may hold the lock that reading its environment takes, for ever; most wait
+    # for a disk, and not for long.
+    looks = 0
+    while stat.state == "D" and looks < _LOOKS:
+        time.sleep(_LOOK_S)
+        looks += 1
+        again = read_stat(stat.pid)
+        if again is None or again.start_ticks != stat.start_ticks:
+            return None
+        stat = again
     if stat.state in _GONE or stat.state == "D" or stat.command == _KEEPER:
         return None
     text = read_file(f"/proc/{stat.pid}/environ", None) or b""
