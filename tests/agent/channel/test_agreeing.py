@@ -1,0 +1,224 @@
+"""Ranks that agree on steps over the real channel, and what is wrong with the agent or the store meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.agent.channel.test_server import Agent, _fresh_client, _wait_until
+
+from phalanx.errors import _agreeing
+from phalanx.errors import channel as client_end
+from phalanx.store.values import SharedValues
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    agent = Agent(tmp_path)
+    yield agent
+    agent.close()
+
+
+@pytest.fixture
+def worker(agent: Agent, monkeypatch: Any) -> Iterator[Any]:
+    """The client's module, as in the only worker of a round."""
+    variables = {"PHALANX_AGENT": agent.path, "PHALANX_ROUND": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    for name, value in {**variables, "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    yield from _fresh_client(monkeypatch)
+
+
+class Rank:
+    """A worker with a connection of its own; all are in this process."""
+
+    def __init__(self) -> None:
+        self.client = client_end._Client()
+
+    def should_stop(self, step: int) -> bool:
+        return self.client.is_told_to_stop() and self.client.agreeing.should_stop(step, 2)
+
+    def should_checkpoint(self, step: int) -> bool:
+        is_told = self.client.is_told_to_stop()
+        return (is_told or self.client.has_request) and self.client.agreeing.should_checkpoint(step, 2)
+
+
+@pytest.fixture
+def ranks(worker: Any, monkeypatch: Any) -> Iterator[Callable[[int], list[Rank]]]:
+    made: list[Rank] = []
+
+    def make(count: int) -> list[Rank]:
+        monkeypatch.setenv("WORLD_SIZE", str(count))
+        made.extend(Rank() for _ in range(count))
+        return made
+
+    yield make
+    for one in made:
+        one.client.forget()
+
+
+def first(asked: Callable[[int], bool], steps: int = 1000) -> int | None:
+    """The first step at which it is True."""
+    return next((step for step in range(steps) if asked(step)), None)
+
+
+def test_without_a_step_a_request_stands_until_this_process_has_a_checkpoint(
+    agent: Agent, worker: Any
+) -> None:
+    assert worker.should_checkpoint() is False
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    _wait_until(worker.should_checkpoint)
+    assert worker.should_checkpoint() is True
+    worker.checkpoint_done(7)
+    assert worker.should_checkpoint() is False
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.2")
+    _wait_until(worker.should_checkpoint)
+
+
+def test_who_connects_late_or_again_hears_the_last_request_and_not_twice(agent: Agent, worker: Any) -> None:
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    agent.call(agent.server.announce_stop, "SIGTERM", 30.0)
+    _wait_until(worker.should_stop)
+    client = worker._client()
+    assert list(client.requests) == ["n1.1.1"]
+    worker.checkpoint_done(1)
+    client._lose()
+    client._retry_at = 0.0
+    client.stop = None
+    _wait_until(worker.should_stop)
+    assert not client.wanted
+
+
+def test_a_stop_is_a_reason_for_a_checkpoint(agent: Agent, worker: Any) -> None:
+    agent.call(agent.server.announce_stop, "SIGTERM", 30.0)
+    _wait_until(worker.should_checkpoint)
+    assert worker.should_checkpoint(3)
+    assert worker.should_stop(3)
+    assert worker.should_checkpoint(4), "as long as it is to stop"
+
+
+def test_a_single_rank_has_nobody_to_agree_with(agent: Agent, worker: Any) -> None:
+    assert not worker.should_checkpoint(1)
+    for number in (1, 2):
+        agent.call(agent.server.announce_checkpoint, "SIGUSR1", f"n1.1.{number}")
+        _wait_until(worker.should_checkpoint)
+        assert [worker.should_checkpoint(step) for step in range(3)] == [True, False, False]
+        assert not worker.should_checkpoint(), "a rank that saved by steps has answered the request"
+
+
+def test_ranks_agree_over_their_channel(agent: Agent, ranks: Any) -> None:
+    everyone = ranks(3)
+    for one in everyone:
+        assert not one.should_checkpoint(0)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    said = [[one.should_checkpoint(step) for one in everyone] for step in range(1, 200)]
+    assert [each for each in said if any(each)] == [[True] * 3]
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    said = [[one.should_stop(step) for one in everyone] for step in range(200, 400)]
+    begins = said.index([True] * 3)
+    assert not any(any(each) for each in said[:begins])
+    assert all(all(each) for each in said[begins:])
+
+
+@pytest.mark.parametrize("cause", ["failure", "loss"])
+def test_nobody_waits_where_a_rank_is_gone(agent: Agent, ranks: Any, cause: str) -> None:
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0, cause)
+    _wait_until(one.client.is_told_to_stop)
+    assert one.should_stop(5)
+
+
+@pytest.mark.parametrize("when", ["before the stop", "during the stop"])
+@pytest.mark.parametrize("code", [0, 3])
+def test_nobody_waits_for_a_worker_that_has_ended(agent: Agent, ranks: Any, when: str, code: int) -> None:
+    one, _ = ranks(2)
+    if when == "before the stop":
+        agent.call(agent.server.wills.worker_ended, 1, code)
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    _wait_until(one.client.is_told_to_stop)
+    if when == "during the stop":
+        assert first(one.should_stop, 20) is None
+        agent.call(agent.server.wills.worker_ended, 1, code)
+    assert first(one.should_stop, 100_000) is not None
+
+
+def test_an_agreement_stands_when_workers_end_by_it(agent: Agent, ranks: Any) -> None:
+    one, other = ranks(2)
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    for each in (one, other):
+        _wait_until(each.client.is_told_to_stop)
+    said = [(one.should_stop(step), other.should_stop(step)) for step in range(2)]
+    assert said == [(False, False)] * 2
+    agent.call(agent.server.wills.worker_ended, 1, 0)
+    assert (
+        agent.run(SharedValues(agent.store, "/phalanx/job/kv/1/").get("phalanx/agree/stop/0/at"))
+        == b"2\nstop"
+    )
+    assert [one.should_stop(step) for step in (1, 2)] == [False, True]
+
+
+def test_where_workers_share_no_values_a_stop_is_at_once_and_a_checkpoint_never(
+    agent: Agent, ranks: Any, caplog: Any
+) -> None:
+    agent.call(agent.server.new_round, 1, None)
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    one.client.is_told_to_stop()
+    _wait_until(lambda: one.client.has_request or one.client.is_told_to_stop())
+    with caplog.at_level(logging.WARNING, "phalanx"):
+        assert first(one.should_checkpoint, 50) is None
+    assert [line.getMessage() for line in caplog.records] == [
+        "rank 0 cannot agree with the other ranks on a step: the workers of this round share no values"
+    ]
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    _wait_until(one.client.is_told_to_stop)
+    assert one.should_stop(51)
+
+
+class SilentStore:
+    """It never answers."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def never(*_: object, **__: object) -> None:
+            import asyncio
+
+            await asyncio.Event().wait()
+
+        return never
+
+
+def test_a_store_that_is_silent_delays_a_call_for_a_bounded_time_and_a_stop_until_half_of_the_grace(
+    agent: Agent, ranks: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(_agreeing, "_CALL_S", 0.2)
+    monkeypatch.setattr(_agreeing, "_AGAIN_S", 0.05)
+    agent.call(agent.server.new_round, 1, SharedValues(SilentStore(), "/phalanx/job/kv/1/"))  # type: ignore[arg-type]
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    one.client.is_told_to_stop()
+    _wait_until(lambda: one.client.has_request or one.client.is_told_to_stop())
+    assert first(one.should_checkpoint, 5) is None
+    agent.call(agent.server.announce_stop, "SIGTERM", 2.0)
+    _wait_until(one.client.is_told_to_stop)
+    assert not one.should_stop(6)
+    assert first(one.should_stop, 10_000) is not None
+    assert len(caplog.records) == 1, "said once"
+
+
+def test_an_agent_that_dies_while_ranks_agree_raises_nothing(agent: Agent, ranks: Any) -> None:
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    one.client.is_told_to_stop()
+    _wait_until(lambda: one.client.has_request or one.client.is_told_to_stop())
+    assert not one.should_checkpoint(1)
+    agent.run(agent.server.close())
+    assert first(one.should_checkpoint, 20) is None
+
+
+def test_without_an_agent_nothing_is_asked_for(monkeypatch: Any) -> None:
+    for client in _fresh_client(monkeypatch):
+        assert not client.should_stop(1)
+        assert not client.should_checkpoint(1, margin=5)
+        assert not client.should_checkpoint()
