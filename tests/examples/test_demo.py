@@ -20,7 +20,7 @@ SHORT = ("--steps", "120", "--at-step", "70", "--step-seconds", "0.02")
 def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: Path) -> None:
     token = f"PHALANX_DEMO_{tmp_path.name}"
     done = subprocess.run(
-        [sys.executable, DEMO],
+        [sys.executable, DEMO, *SHORT],
         env={**os.environ, "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -34,7 +34,7 @@ def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: P
     step = int(re.fullmatch(r"kill -9 \d+: the end of rank 2, at step (\d+)", killed)[1])  # type: ignore[index]
     assert "rank 2 was killed by SIGKILL" in lines
     (resumed,) = re.findall(r"^resumed at the checkpoint of step (\d+)$", done.stdout, re.MULTILINE)
-    assert 130 <= step < 240
+    assert 70 <= step < 120
     told = dict(line.split(maxsplit=1) for line in lines[lines.index("") + 1 :])
     assert told["lost"].startswith("rank 2 (process ")
     assert f"from the checkpoint of step {resumed}: " in told["resume"]
