@@ -69,13 +69,20 @@ def save_sharded(folder: Path, step: int, version: str = "first", files: Files |
     used = files or RealFiles()
     shelf = Shelf(folder, used)
     shelf.tidy(run_id="job", round_number=2)
-    stagings = [
-        Staging(shelf, step, part=part, world_size=2, writer="rank", run_id="job", round_number=2)
-        for part in (0, 1)
-    ]
-    records = [staging.write(writer(used, step, version)) for staging in stagings]
-    stagings[1].release()
-    stagings[0].publish(records, {"version": version})
+    stagings: list[Staging] = []
+    try:
+        for part in (0, 1):
+            staging = Staging(
+                shelf, step, part=part, world_size=2, writer="rank", run_id="job", round_number=2
+            )
+            stagings.append(staging)
+        records = [staging.write(writer(used, step, version)) for staging in stagings]
+        stagings[1].release()
+        stagings[0].publish(records, {"version": version})
+    except BaseException:
+        for staging in reversed(stagings):
+            staging.abandon()
+        raise
     shelf.retain(2, just=step)
 
 

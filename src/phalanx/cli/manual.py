@@ -55,6 +55,7 @@ def phalanx_page() -> str:
     return """\
 usage: phalanx run [flags] SCRIPT [the script's own arguments]
        phalanx chaos kill|stop|freeze|cut|slow [flags] [-- COMMAND ...]
+       phalanx checkpoints FOLDER [--verify] [--json]
        phalanx completion bash|zsh|fish
        phalanx config-schema
        phalanx --version
@@ -67,6 +68,7 @@ commands:
                  lists its flags
   chaos          make faults on purpose in a job on this machine, to see what it
                  does about them; phalanx chaos --help
+  checkpoints    list the steps in a folder of checkpoints, and what is bad
   completion     print a script that completes flags in your shell:
                  eval "$(phalanx completion bash)"
   config-schema  print the JSON Schema of the file of phalanx run --config

@@ -1,0 +1,144 @@
+"""``phalanx checkpoints``: what is in a folder of checkpoints, and whether it is good. Changes nothing there."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from phalanx.cli.mistakes import UsageError, nearest
+
+if TYPE_CHECKING:
+    from phalanx.checkpoint.shelf import Shelf
+
+__all__ = ["FLAGS", "main", "page", "table"]
+
+FLAGS = ("--verify", "--json", "--help")
+_HEADINGS = ("STEP", "SIZE", "SAVED", "WORLD SIZE", "STATE")
+
+
+def main(words: Sequence[str]) -> int:
+    """Run ``phalanx checkpoints`` with these words. Returns 1 if a step was verified and is bad."""
+    from phalanx.cli.showing import show
+
+    if "-h" in words or "--help" in words:
+        show(page())
+        return 0
+    flags = [word for word in words if word.startswith("-")]
+    folders = [word for word in words if not word.startswith("-")]
+    for flag in flags:
+        if flag not in FLAGS:
+            raise UsageError(f"phalanx checkpoints has no flag {flag!r}{nearest(flag, FLAGS)}")
+    if len(folders) != 1:
+        raise UsageError(f"phalanx checkpoints takes one folder, not {len(folders)}")
+    folder = folders[0]
+    if not os.path.isdir(folder):
+        raise UsageError(f"{folder!r} is no folder")
+
+    from phalanx.checkpoint.shelf import Shelf
+
+    shelf = Shelf(folder)
+    try:
+        steps = shelf.steps()
+    except OSError as error:
+        raise UsageError(f"{folder!r} cannot be read: {error.strerror}") from None
+    rows = [_row(shelf, step, verify="--verify" in flags) for step in steps]
+    aside = _set_aside(shelf)
+    if "--json" in flags:
+        show(json.dumps({"folder": str(shelf.folder), "steps": rows, "set_aside": aside}, indent=2) + "\n")
+    else:
+        show(table(rows, aside, time.time()))
+    return 1 if "--verify" in flags and any(row["problems"] for row in rows) else 0
+
+
+def page() -> str:
+    """Return the page of ``phalanx checkpoints --help``."""
+    return """\
+usage: phalanx checkpoints FOLDER [--verify] [--json]
+
+Lists the steps that phalanx.checkpoint has saved in FOLDER, with their size,
+age and world size, and what is bad. Changes nothing.
+
+  --verify    read all files and compare their checksums; without it only names
+              and sizes are looked at
+  --json      print JSON for other programs
+  -h, --help  print this page
+
+Ends with 0; with 1 if a step was verified and is bad; with 2 for a mistake on
+the command line.
+"""
+
+
+def table(rows: Sequence[dict[str, Any]], aside: Sequence[str], now: float) -> str:
+    """The steps as people read them; ``now`` is the time from which ages count, in seconds.
+
+    >>> print(table([], [], 0.0), end="")
+    no steps
+    """
+    lines = [_HEADINGS, *(_cells(row, now) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]
+    text = []
+    if rows:
+        text += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        text += [problem for row in rows for problem in row["problems"]]
+    else:
+        text.append("no steps")
+    if aside:
+        text.append(f"set aside, because damaged: {', '.join(aside)}")
+    return "\n".join(text) + "\n"
+
+
+def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
+    from phalanx.checkpoint.exceptions import CheckpointError
+
+    row: dict[str, Any] = {"step": step, "size": None, "saved_at": None, "world_size": None, "parts": None}
+    row |= {"meta": None, "state": "bad", "problems": []}
+    try:
+        manifest = shelf.look(step)
+        row |= {
+            "size": sum(file.size for file in manifest.files.values()),
+            "saved_at": manifest.saved_at,
+            "world_size": manifest.world_size,
+            "parts": len(manifest.parts) or 1,
+            "meta": manifest.meta,
+        }
+        row["problems"] = [str(problem) for problem in shelf.check(step)] if verify else []
+        row["state"] = "bad" if row["problems"] else "verified" if verify else "complete"
+    except CheckpointError as error:
+        row["problems"] = [str(error)]
+    return row
+
+
+def _set_aside(shelf: Shelf) -> list[str]:
+    from phalanx.checkpoint.naming import is_aside
+
+    return sorted(name for name in os.listdir(shelf.folder) if is_aside(name))
+
+
+def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
+    known = row["size"] is not None
+    return (
+        str(row["step"]),
+        _size(row["size"]) if known else "-",
+        _age(now - row["saved_at"]) if known else "-",
+        str(row["world_size"]) if known else "-",
+        row["state"],
+    )
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{max(seconds, 0):.0f} s ago"

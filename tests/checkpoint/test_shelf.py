@@ -1,0 +1,272 @@
+"""What is in a folder of checkpoints, and what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.scenarios import flip_a_bit, save
+
+from phalanx.checkpoint import CannotCheck, NoGoodStep
+from phalanx.checkpoint.files import Lock, RealFiles
+from phalanx.checkpoint.mounts import is_local, kind_of
+from phalanx.checkpoint.naming import step_name
+from phalanx.checkpoint.shelf import Shelf
+
+
+@pytest.fixture
+def folder(quick_folder: Path) -> Path:
+    for step in (1, 2, 3):
+        Shelf(quick_folder)
+        save(quick_folder, step)
+        (quick_folder / "kept").mkdir(exist_ok=True)
+    return quick_folder
+
+
+def names(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()}
+
+
+def copies(folder: Path, *steps: int) -> None:
+    """Good steps: of step 3 with another number in name and manifest."""
+    for step in steps:
+        save(folder / "elsewhere", step)
+        shutil.move(folder / "elsewhere" / step_name(step), folder / step_name(step))
+    shutil.rmtree(folder / "elsewhere", ignore_errors=True)
+
+
+def test_a_folder_that_is_not_there_has_no_steps(tmp_path: Path) -> None:
+    assert Shelf(tmp_path / "nowhere").steps() == []
+    assert Shelf(tmp_path / "nowhere").retain(1) == []
+    Shelf(tmp_path / "nowhere").tidy()
+    assert names(tmp_path) == set()
+
+
+def test_only_folders_that_are_named_like_steps_are_listed(folder: Path) -> None:
+    (folder / "step-000000007").symlink_to(step_name(3))
+    (folder / "step-000000008").write_text("a file")
+    (folder / "checkpoint-9").mkdir()
+    (folder / ".step-000000010.job.r0.partial").mkdir()
+    (folder / "step-000000011.bad").mkdir()
+    (folder / f"step-{2**63}").mkdir()
+    assert Shelf(folder).steps() == [2, 3]
+
+
+def test_retention_keeps_the_newest_good_steps(folder: Path) -> None:
+    copies(folder, 4, 5)
+    assert Shelf(folder).retain(2) == [2, 3]
+    assert Shelf(folder).steps() == [4, 5]
+    assert names(folder) == {"kept", "latest", step_name(4), step_name(5)}
+
+
+def test_retention_does_not_count_damaged_steps_and_never_removes_the_last_good_one(folder: Path) -> None:
+    copies(folder, 4, 5)
+    (folder / step_name(5) / "weights").unlink()
+    (folder / step_name(4) / "manifest.json").write_text("{}")
+    assert Shelf(folder).retain(1) == [2]
+    assert Shelf(folder).steps() == [3, 4, 5], "the newest good one is 3"
+    shutil.rmtree(folder / step_name(3))
+    assert Shelf(folder).retain(1) == []
+
+
+def test_retention_keeps_what_was_just_saved_though_newer_steps_are_there(folder: Path) -> None:
+    copies(folder, 1, 4)
+    assert Shelf(folder).retain(2, just=1) == [2]
+    assert Shelf(folder).steps() == [1, 3, 4]
+
+
+def test_folders_of_other_programs_are_never_removed(folder: Path) -> None:
+    shutil.copytree(folder / step_name(2), folder / "checkpoint-1")
+    (folder / "checkpoint-1/manifest.json").unlink()
+    (folder / "checkpoint-1/weights.md5").write_text("0" * 32)
+    assert Shelf(folder).steps() == [1, 2, 3]
+    assert Shelf(folder).retain(1) == [2]
+    assert "checkpoint-1" in names(folder)
+
+
+def test_a_staging_folder_in_use_is_left_alone_and_one_that_nobody_holds_is_removed(folder: Path) -> None:
+    used, left = folder / ".step-000000009.a.r0.1.partial", folder / ".step-000000009.b.r0.1.partial"
+    for path in (used, left):
+        path.mkdir()
+        (path / "weights").write_bytes(b"1")
+    lock = RealFiles().lock(used, exclusive=False)
+    Shelf(folder).tidy()
+    assert used.name in names(folder)
+    assert left.name not in names(folder)
+    lock.release()
+    Shelf(folder).tidy()
+    assert used.name not in names(folder)
+
+
+class NoLocks(RealFiles):
+    def lock(self, folder: Path, *, exclusive: bool) -> Lock:
+        return Lock(os.open(folder, os.O_RDONLY), held=False)
+
+
+def test_without_locks_a_staging_folder_is_left_alone_for_a_day_unless_it_is_of_an_earlier_round(
+    folder: Path,
+) -> None:
+    young, old, earlier = (
+        folder / f".step-000000009.{token}.partial" for token in ("a.r0.1", "b.r0.1", "job.r2.1")
+    )
+    for path in (young, old, earlier):
+        path.mkdir()
+        (path / "weights").write_bytes(b"1")
+    day_ago = time.time() - 90_000
+    os.utime(old / "weights", (day_ago, day_ago))
+    os.utime(old, (day_ago, day_ago))
+    Shelf(folder, NoLocks()).tidy(run_id="job", round_number=3)
+    assert {name for name in names(folder) if name.startswith(".")} == {young.name}
+
+
+def test_what_is_removed_is_not_followed_out_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("1")
+    left = folder / ".step-000000009.b.r0.1.partial"
+    left.mkdir()
+    (left / "link").symlink_to(tmp_path)
+    (folder / ".step-000000008.b.r0.1.partial").symlink_to(tmp_path)
+    (folder / ".step-000000008.0.deleting").symlink_to(tmp_path)
+    Shelf(folder).tidy()
+    assert left.name not in names(folder)
+    assert names(tmp_path) >= {"precious"}
+
+
+def test_a_damaged_step_that_was_set_aside_makes_way_for_another(folder: Path) -> None:
+    shelf = Shelf(folder)
+    assert shelf.set_aside(3, "why") == folder / "step-000000003.bad"
+    assert (folder / "latest").readlink() == Path(step_name(2))
+    copies(folder, 3)
+    assert shelf.set_aside(3, "why") == folder / "step-000000003.bad-2"
+    assert shelf.steps() == [2]
+
+
+def test_what_another_process_has_replaced_is_not_set_aside(folder: Path) -> None:
+    shelf = Shelf(folder)
+    seen = shelf.identity(3)
+    save(folder, 3, "second")
+    assert shelf.set_aside(3, "why", identity=seen) is None
+    assert shelf.steps() == [2, 3]
+
+
+def damage(folder: Path, how: str) -> None:
+    weights, manifest = folder / "weights", folder / "manifest.json"
+    match how:
+        case "a flipped bit":
+            flip_a_bit(weights)
+        case "a cut file":
+            os.truncate(weights, 3)
+        case "a missing file":
+            weights.unlink()
+        case "a link":
+            weights.rename(folder / "other")
+            weights.symlink_to("other")
+        case "a fifo":
+            weights.unlink()
+            os.mkfifo(weights)
+        case "a linked folder":
+            (folder / "optimizer").rename(folder / "other")
+            (folder / "optimizer").symlink_to("other")
+        case "no manifest":
+            manifest.unlink()
+        case "a linked manifest":
+            manifest.rename(folder / "other")
+            manifest.symlink_to("other")
+        case "a manifest of another step":
+            shutil.copy(folder.parent / step_name(2) / "manifest.json", manifest)
+        case "a flipped bit in the manifest":
+            flip_a_bit(manifest)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("a flipped bit", "weights is damaged: its xxh3_128 is not"),
+        ("a cut file", "weights has 3 bytes instead of"),
+        ("a missing file", "weights is missing"),
+        ("a link", "weights is no regular file"),
+        ("a fifo", "weights is no regular file"),
+        ("a linked folder", "is missing"),
+        ("no manifest", "manifest.json is missing"),
+        ("a linked manifest", "manifest.json is no regular file"),
+        ("a manifest of another step", "manifest.json is that of another step, 2"),
+        ("a flipped bit in the manifest", "manifest.json "),
+    ],
+)
+def test_damage_is_found_and_named(how: str, says: str, folder: Path) -> None:
+    damage(folder / step_name(3), how)
+    shelf = Shelf(folder)
+    problems = shelf.check(3)
+    assert says in str(problems[0])
+    assert shelf.check(2) == []
+    if how != "a flipped bit":
+        with pytest.raises(NoGoodStep, match=f"step 3 cannot be loaded: .*{says}"):
+            shelf.look(3)
+
+
+def test_readers_that_share_the_checking_find_what_one_would(folder: Path) -> None:
+    for name in ("weights", "optimizer/state"):
+        flip_a_bit(folder / step_name(3) / name)
+    shares = [Shelf(folder).check(3, share=(index, 3)) for index in range(3)]
+    assert sorted(str(problem) for share in shares for problem in share) == sorted(
+        map(str, Shelf(folder).check(3))
+    )
+    assert max(map(len, shares)) == 1
+
+
+def test_a_step_of_a_newer_phalanx_is_not_taken_for_damaged(folder: Path) -> None:
+    import json
+
+    from phalanx.checkpoint.manifest import _checksum
+
+    path = folder / step_name(3) / "manifest.json"
+    value = json.loads(path.read_text()) | {"version": 2}
+    del value["checksum"]
+    path.write_text(json.dumps(value | {"checksum": _checksum(value)}))
+    with pytest.raises(CannotCheck, match="was saved by a newer phalanx"):
+        Shelf(folder).check(3)
+
+
+def test_md5_files_stand_in_for_a_manifest(tmp_path: Path) -> None:
+    import hashlib
+
+    for name in ("global_step20", "step_30"):
+        (tmp_path / name / "sub").mkdir(parents=True)
+        for file in ("a", "sub/b"):
+            (tmp_path / name / file).write_bytes(b"1234")
+            digest = hashlib.md5(b"1234").hexdigest()
+            (tmp_path / name / (file + ".md5")).write_text(f"{digest}  {file}\n")
+    shelf = Shelf(tmp_path)
+    assert shelf.steps() == [20, 30]
+    assert shelf.check(20) == []
+    assert set(shelf.look(20).files) == {"a", "sub/b"}
+    (tmp_path / "step_30/sub/b").write_bytes(b"1235")
+    assert [str(problem) for problem in shelf.check(30)] == [
+        "step 30: sub/b is damaged: its md5 is not the one that was saved"
+    ]
+    (tmp_path / "global_step20/a.md5").unlink()
+    assert [str(problem) for problem in shelf.check(20)] == [
+        "step 20: a has neither a manifest nor a .md5 beside it"
+    ]
+    assert shelf.set_aside(30, "why") is None, "it is not ours to rename"
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/", "ext4"), ("/data/x", "nfs4"), ("/database", "ext4"), ("/data/local/x", "tmpfs"), ("/a b", "xfs")],
+)
+def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(path: str, kind: str) -> None:
+    lines = [
+        r"1 0 8:1 / / rw - ext4 /dev/sda rw",
+        r"2 1 0:3 / /data rw shared:1 - nfs4 server:/ rw",
+        r"3 2 0:4 / /data/local rw - tmpfs tmpfs rw",
+        r"4 1 0:5 / /a\040b rw - xfs /dev/sdb rw",
+    ]
+    assert kind_of(path, "\n".join(lines)) == kind
+
+
+def test_memory_is_a_file_system_of_this_machine() -> None:
+    assert is_local(Path("/dev/shm"))
+    assert not is_local(Path("/proc/self"))

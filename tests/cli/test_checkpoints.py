@@ -1,0 +1,89 @@
+"""``phalanx checkpoints`` says what is in a folder, and whether it is good."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.checkpoint.scenarios import flip_a_bit
+
+from phalanx.checkpoint import Checkpointer
+from phalanx.cli import main
+from phalanx.cli.checkpoints import table
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    checkpointer = Checkpointer(tmp_path)
+    for step in (100, 200):
+        checkpointer.save(step, lambda folder: (folder / "weights").write_bytes(bytes(2048)), {"epoch": 1})
+    (tmp_path / "step-000000050.bad").mkdir()
+    return tmp_path
+
+
+def test_the_steps_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", str(folder)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["STEP", "SIZE", "SAVED", "WORLD", "SIZE", "STATE"]
+    assert [line.split()[0] for line in lines[1:3]] == ["100", "200"]
+    assert "2.0 KiB" in lines[1]
+    assert lines[1].endswith("complete")
+    assert lines[3:] == ["set aside, because damaged: step-000000050.bad"]
+
+
+def test_verifying_finds_what_is_bad_and_changes_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip_a_bit(folder / "step-000000200/weights")
+    before = sorted(path.name for path in folder.iterdir())
+    assert main(["checkpoints", str(folder)]) == 0, "sizes say nothing about it"
+    assert main(["checkpoints", "--verify", str(folder)]) == 1
+    out = capsys.readouterr().out
+    assert "step 200: weights is damaged: its xxh3_128 is not the one that was saved" in out
+    assert "verified" in out
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_other_programs_get_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "step-000000200/manifest.json").write_text("{}")
+    assert main(["checkpoints", "--json", str(folder)]) == 0
+    value = json.loads(capsys.readouterr().out)
+    first, second = value["steps"]
+    assert (first["step"], first["size"], first["world_size"], first["meta"]) == (100, 2048, 1, {"epoch": 1})
+    assert (first["state"], second["state"]) == ("complete", "bad")
+    assert "manifest.json is no manifest of a checkpoint" in second["problems"][0]
+    assert value["set_aside"] == ["step-000000050.bad"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "phalanx checkpoints takes one folder, not 0"),
+        (["a", "b"], "phalanx checkpoints takes one folder, not 2"),
+        (["--verfiy", "."], "has no flag '--verfiy'"),
+        (["/nowhere/at/all"], "'/nowhere/at/all' is no folder"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", *words]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert says in said[0]
+
+
+def test_ages_and_sizes_are_for_people() -> None:
+    rows = [
+        {"step": step, "size": size, "saved_at": 0.0, "world_size": 8, "state": "complete", "problems": []}
+        for step, size in ((1, 10), (2, 3 * 1024**3), (3, 5 * 1024**4))
+    ]
+    assert table(rows, [], 7300.0).splitlines()[1:] == [
+        "1     10 B     2 h ago  8           complete",
+        "2     3.0 GiB  2 h ago  8           complete",
+        "3     5.0 TiB  2 h ago  8           complete",
+    ]
+
+
+def test_the_page_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: phalanx checkpoints FOLDER")
