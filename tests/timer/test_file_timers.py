@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.compat.marks import shows_names
 
 from phalanx.timer import FileTimerClient, FileTimerServer, configure, expires
@@ -185,6 +188,73 @@ def test_nonsense_on_the_fifo_harms_nobody(fifo: str, server: FileTimerServer, n
         pipe.writelines(nonsense for _ in range(100))
         pipe.write(b"\n")
     assert ended(worker(fifo, "with timer.expires(after=0.2): time.sleep(100)")) == -signal.SIGKILL
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.one_of(st.binary(max_size=300), st.just(b"REQUEST"), st.just(b"HALF"), st.just(b"{" * 5000)))
+)
+def test_whatever_others_write_what_a_worker_asks_for_is_heard(parts: list[bytes]) -> None:
+    """Each write is whole, as the kernel has it; between them anything may stand, but for an end of line."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = FileTimerServer(f"{folder}/fifo", "job", is_worker=lambda _: False)
+        server.run_once()
+        try:
+            asked = 0
+            with open(f"{folder}/fifo", "wb", buffering=0) as pipe:
+                for part in parts:
+                    if part == b"REQUEST":
+                        asked += 1
+                        at = time.time() + 1000
+                        line = FileTimerRequest(os.getppid(), f"scope {asked}", at, 9).to_json()
+                        pipe.write(line.encode() + b"\n")
+                    elif part == b"HALF":
+                        pipe.write(b'{"version": 1, "pid": 7, "scope_id": "s", "expi')
+                    else:
+                        pipe.write(part)
+                    server.run_once()
+            found = server.get_expired_timers(time.time() + 2000).get(os.getppid(), [])
+            assert {one.scope_id for one in found} >= {f"scope {one}" for one in range(1, asked + 1)}
+        finally:
+            server.stop()
+
+
+def test_a_fifo_that_was_removed_is_made_anew_and_what_has_taken_its_place_is_left_alone(fifo: str) -> None:
+    told: list[str] = []
+    server = FileTimerServer(fifo, "job", max_interval=60, log_event=lambda name, _: told.append(name))
+    server.start()
+    try:
+        os.unlink(fifo)
+        server.look()
+        assert ended(worker(fifo, "with timer.expires(after=0.2): time.sleep(100)")) == -signal.SIGKILL
+        assert "watchdog file made anew" in told
+        os.unlink(fifo)
+        Path(fifo).write_text("somebody else's")
+        server.look()
+    finally:
+        server.stop()
+    assert Path(fifo).read_text() == "somebody else's"
+
+
+def test_an_agent_can_take_the_ends_of_workers_upon_itself(fifo: str) -> None:
+    taken: list[FileTimerRequest] = []
+    progress: list[int] = []
+    server = FileTimerServer(
+        fifo, "job", end_worker=taken.append, on_requests=lambda: progress.append(1), max_interval=60
+    )
+    server.run_once()
+    process = worker(fifo, "with timer.expires(after=0.01, scope='slow'): time.sleep(100)")
+    try:
+        while not taken:
+            server.run_once()
+            time.sleep(0.001)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.communicate()
+        server.stop()
+    assert [(one.worker_pid, one.scope_id, one.signal) for one in taken] == [(process.pid, "slow", 9)]
+    assert progress
 
 
 def test_a_worker_that_has_ended_within_a_block_is_forgotten(fifo: str) -> None:
