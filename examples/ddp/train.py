@@ -87,7 +87,9 @@ def batches(dataset: TensorDataset, sampler: ElasticDistributedSampler, step: in
     torch's own DistributedSampler would do as well, but for one thing: it begins each epoch at its first image, so a
     job that resumes in the middle of one has to pass over those that it has seen.
     """
-    loader = DataLoader(dataset, batch_size=BATCH // dist.get_world_size(), sampler=sampler)
+    share = BATCH // dist.get_world_size()
+    # With a generator of its own it draws nothing from torch's, which resumes with the checkpoint.
+    loader = DataLoader(dataset, batch_size=share, sampler=sampler, generator=torch.Generator())
     for epoch in itertools.count(step // STEPS_PER_EPOCH):
         sampler.set_epoch(epoch)  # another order in each epoch, the same on all ranks
         yield from loader
@@ -106,6 +108,8 @@ def main() -> None:
     sampler = ElasticDistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), seed=2)
     # All that the next step depends on: random states are in it, too.
     state = TorchState(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
+    # A host may queue steps for its GPU until it looks at the loss, and be so far ahead of the other ranks.
+    margin = flags.log_every + 2
     with Checkpointer(flags.checkpoints) as checkpoints:
         loaded = checkpoints.load_latest(state)
         step = 0 if loaded is None else loaded.step
@@ -125,9 +129,11 @@ def main() -> None:
             step += 1
             log(flags, step, loss.detach())
             phalanx.progress(step)
-            must_stop = phalanx.should_stop(step)  # at the same step on all ranks
+            # Both in each step, on all ranks: then all hear of it at the same one.
+            is_asked = phalanx.should_checkpoint(step, margin=margin)
+            must_stop = phalanx.should_stop(step, margin=margin)
             is_due = step % flags.checkpoint_every == 0 or step == last_step
-            if must_stop or is_due or phalanx.should_checkpoint(step):
+            if is_due or is_asked or must_stop:
                 checkpoints.save(step, state)
             if must_stop:
                 return
@@ -143,9 +149,9 @@ def log(flags: argparse.Namespace, step: int, loss: Tensor) -> None:
     if step % flags.log_every:
         return
     dist.all_reduce(loss)
+    mean = loss.item() / dist.get_world_size()  # waits for this step, on each rank
     if dist.get_rank() != 0:
         return
-    mean = loss.item() / dist.get_world_size()
     print(f"step {step}: loss {mean:.4f}", flush=True)
     if flags.curve is not None:
         with flags.curve.open("a") as curve:

@@ -76,9 +76,10 @@ def main() -> None:
             if group.rank == 0:
                 tell(flags, step, loss)
             phalanx.progress(step)
-            must_stop = phalanx.should_stop(step)  # at the same step on all ranks
+            # Both in each step, on all ranks: then all hear of it at the same one.
+            is_asked, must_stop = phalanx.should_checkpoint(step), phalanx.should_stop(step)
             is_due = step % flags.checkpoint_every == 0 or step == flags.steps
-            if must_stop or is_due or phalanx.should_checkpoint(step):
+            if is_due or is_asked or must_stop:
                 checkpoints.save(step, {**state, "sampler": sampler.state_dict()})
             if must_stop:
                 return

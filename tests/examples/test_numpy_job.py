@@ -101,6 +101,23 @@ def test_a_job_that_is_told_to_stop_saves_and_leaves_and_does_no_step_twice(
     assert_same(job, undisturbed(2))
 
 
+def test_who_sends_sigusr1_gets_a_checkpoint_and_training_goes_on(
+    training: Make, undisturbed: Undisturbed
+) -> None:
+    job = training(NUMPY, *ALL, gates=(50, 58))
+    agent = job.start("--nproc-per-node", 2)
+    agent.told("held", 2)
+    agent.send(signal.SIGUSR1)
+    wait_event(agent, "signal_passed_on", signal=signal.SIGUSR1)
+    job.open(50)
+    agent.told("held", 4)
+    assert 50 <= wait_event(agent, "checkpoint_saved", count=3)["step"] < 58
+    job.open(58)
+    assert agent.wait() == 0, agent.so_far()
+    assert job.done_twice() == []
+    assert_same(job, undisturbed(2))
+
+
 def test_the_newest_checkpoint_is_damaged_and_the_one_before_is_taken(
     training: Make, undisturbed: Undisturbed
 ) -> None:
