@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from phalanx.agent.events import (
+    AnnounceCheckpoint,
     CollectEvidence,
     EvidenceCollected,
     Finish,
@@ -46,7 +47,7 @@ from phalanx.agent.verdict.stored import evidence_from, verdict_text
 from phalanx.agent.verdict.verdict import Ending, Failure, Verdict
 from phalanx.machine import UnlistedEvent, Void
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, StopRepeated
-from phalanx.rendezvous import events
+from phalanx.rendezvous import asks, events
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import Outcome
@@ -285,6 +286,18 @@ def test_signals_that_stop_nothing_and_checkpoints_are_passed_on() -> None:
     machine.step(WorkerTold(events.CheckpointDone(7)), 2)
     assert others.heard[-1] == events.CheckpointDone(7)
     assert machine.state is AgentState.RUNNING
+
+
+def test_what_schedulers_send_ahead_of_the_end_asks_all_nodes_for_a_checkpoint_and_other_signals_do_not() -> (
+    None
+):
+    machine, others = running(pass_signals=(10, 12, 28))
+    machine.step(SignalPassed(12), 1)
+    assert others.heard[-2:] == [events.SignalSent(12), asks.AskSent(asks.Ask.CHECKPOINT, "SIGUSR2")]
+    machine.step(SignalPassed(28), 2)
+    assert others.heard[-1] == events.SignalSent(28)
+    heard = Noticed((asks.AskHeard(asks.Ask.CHECKPOINT, "b.1.1", "SIGUSR1"),))
+    assert machine.step(heard, 3) == [AnnounceCheckpoint("SIGUSR1", "b.1.1")]
 
 
 def test_stragglers_of_this_node_are_failures_of_their_own() -> None:

@@ -86,6 +86,19 @@ def test_two_nodes_can_ask_at_the_same_time_and_one_twice() -> None:
     assert len(ids) == 3
 
 
+def test_who_asks_for_a_checkpoint_hears_it_as_all_do_by_the_same_id() -> None:
+    fleet = Round()
+    for reason in ("SIGUSR1", "SIGUSR2"):
+        fleet.node("b").says(AskSent(Ask.CHECKPOINT, reason))
+    heard = [[one for one in fleet.node(name).heard if isinstance(one, AskHeard)] for name in "abc"]
+    assert heard == [heard[0]] * 3
+    assert [(one.what, one.reason) for one in heard[0]] == [
+        (Ask.CHECKPOINT, "SIGUSR1"),
+        (Ask.CHECKPOINT, "SIGUSR2"),
+    ]
+    assert len({one.id for one in heard[0]}) == 2
+
+
 def test_who_is_lost_or_has_ended_is_not_waited_for() -> None:
     fleet = Round()
     fleet.finish("b")

@@ -6,6 +6,7 @@ import importlib.util
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from tests.system.launch import Job, Launch, Script, two_free_ports
@@ -22,7 +23,7 @@ GRACE = ("--shutdown-timeout", GRACE_S, "--resize-timeout", GRACE_S, "--restart-
 class Pair:
     """Two launchers of one job on this machine."""
 
-    def __init__(self, launch: Launch, script: str, *arguments: object, nnodes: str = "1:2") -> None:
+    def __init__(self, launch: Launch, script: Path, *arguments: object, nnodes: str = "1:2") -> None:
         self._launch = launch
         endpoint = f"127.0.0.1:{two_free_ports()}"
         meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "job")

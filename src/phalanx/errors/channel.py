@@ -168,6 +168,7 @@ class _Connection:
 
         self.socket: socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._rest = b""
+        self._timeout_s = timeout_s
         try:
             self.socket.settimeout(timeout_s)
             self.socket.connect(path)
@@ -208,19 +209,24 @@ class _Connection:
         line = encode(message).encode("ascii") + b"\n"
         if len(line) > _LINE_BYTES_MAX:
             raise ValueError(f"a message of {len(line)} bytes; {_LINE_BYTES_MAX} are possible")
-        self.socket.settimeout(timeout_s)
+        self._set_timeout(timeout_s)
         self.socket.sendall(line)
 
     def receive(self, timeout_s: float) -> list[dict[str, Any]]:
         """The messages that are there, waiting for some; raises OSError at the end or when time is over."""
-        import json
-
-        self.socket.settimeout(timeout_s)
+        self._set_timeout(timeout_s)
         data = self.socket.recv(65536)
+        import json  # what a look in each step does not need
+
         if not data:
             raise NoAgent("the agent closed the channel")
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [json.loads(line) for line in lines]
+
+    def _set_timeout(self, timeout_s: float) -> None:
+        if timeout_s != self._timeout_s:  # a system call
+            self._timeout_s = timeout_s
+            self.socket.settimeout(timeout_s)
 
 
 class _Client:

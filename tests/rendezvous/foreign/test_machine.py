@@ -253,6 +253,16 @@ def test_a_listed_pair_can_be_taken_and_one_in_which_nothing_happens_changes_not
         assert vars(machine) == before
 
 
+def test_workers_hear_of_the_checkpoint_that_this_node_wants_though_no_other_node_can_be_asked() -> None:
+    machine = foreign_machine()
+    for one in WAYS[ForeignState.RUNNING]:
+        machine.step(one, 1.0)
+    heard = [machine.step(asks.AskSent(asks.Ask.CHECKPOINT, "SIGUSR1"), 2.0)[0] for _ in range(2)]
+    assert [(one.what, one.reason) for one in heard] == [(asks.Ask.CHECKPOINT, "SIGUSR1")] * 2
+    assert len({one.id for one in heard}) == 2
+    assert machine.step(asks.AskSent(asks.Ask.STACKS), 2.0) == []
+
+
 def test_every_event_has_a_row() -> None:
     heard = {
         one
