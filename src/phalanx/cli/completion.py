@@ -107,7 +107,6 @@ _phalanx_chaos() {{
 def _bash() -> str:
     with_value = "|".join(_with_value())
     flags = " ".join(flag for one in _OFFERED for flag in _flags(one))
-    underscored = " ".join(_underscored())
     return f"""\
 # bash completion of phalanx: put it where your bash-completion looks, or say  eval "$(phalanx completion bash)"
 _phalanx_files() {{
@@ -156,7 +155,7 @@ _phalanx() {{
         {with_value}) return ;;
     esac
     if [[ "$current" == --*_* ]]; then  # torchrun's other spelling, for who has begun with it
-        COMPREPLY=($(compgen -W '{underscored}' -- "$current"))
+        COMPREPLY=($(compgen -W '{" ".join(_underscored())}' -- "$current"))
     elif [[ "$current" == -* ]]; then
         COMPREPLY=($(compgen -W '{flags}' -- "$current"))
     else
