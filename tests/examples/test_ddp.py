@@ -83,10 +83,18 @@ def test_it_learns_as_a_plain_program(tmp_path: Path) -> None:
     assert float(last.split()[4].rstrip("%:")) > 90  # of six kinds: 17 if it guessed
 
 
-def test_it_survives_the_loss_of_a_worker_under_torchrun(training: Make, undisturbed: Training) -> None:
-    job = training(DDP, *ALL, "--lose-rank", 1, "--at-step", 70)
-    agent = job.start("--nproc-per-node", 2, "--max-restarts", 1, launcher=TORCHRUN)
-    assert agent.wait() == 0, agent.so_far()
+def test_under_torchrun_it_is_stopped_and_goes_on(training: Make, undisturbed: Training) -> None:
+    """Stopped, and not only restarted: in its next attempt gloo may find the addresses of the one before in torchrun's
+    store, and wait for them for ever."""
+    job = training(DDP, *ALL, gates=(70,))
+    agent = job.start("--nproc-per-node", 2, launcher=TORCHRUN)
+    agent.told("held", 2)
+    agent.send(signal.SIGTERM)
+    assert agent.wait() != 0
+    agent.wait_nobody()
+    job.open(70)
+    again = job.start("--nproc-per-node", 2, launcher=TORCHRUN)
+    assert again.wait() == 0, again.so_far()
     assert job.resumed_at() == [60]
     assert_same(job, undisturbed)
 
