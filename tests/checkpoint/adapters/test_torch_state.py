@@ -24,7 +24,12 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 def _random_states() -> Iterator[None]:
     """What runs after these tests draws what it would have drawn without them."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(
+        1
+    )  # on a busy machine more of them wait for each other, in each of many small steps
     yield
+    torch.set_num_threads(threads)
     random.setstate(before[0])
     np.random.set_state(before[1])
     torch.set_rng_state(before[2])
@@ -264,6 +269,16 @@ def test_each_rank_gets_its_own_random_numbers_and_further_ones_get_new_ones(
     assert first[:2] == expected
     assert all(len(set(kind)) == 4 for kind in zip(*first, strict=True))
     assert resumed() == first
+
+
+def test_a_rank_other_than_0_copies_and_writes_its_random_states_alone(tmp_path: Path) -> None:
+    unsavable = TorchState(odd=Odd(Config()))
+    unsavable.snapshot_part(1).write(_made(tmp_path / "step/rank-00001"))
+    assert {path.name for path in (tmp_path / "step/rank-00001").iterdir()} == {"random.pt"}
+    with pytest.raises(TypeError, match="cannot be loaded again"):
+        unsavable.snapshot_part(0)
+    TorchState(epoch=1).snapshot_part(0).write(_made(tmp_path / "step/rank-00000"))
+    assert TorchState(epoch=0).read(_saved(tmp_path / "step", 2)) == {"epoch": 1}
 
 
 def test_of_an_unsharded_step_only_rank_0_has_the_random_numbers_that_were_saved(

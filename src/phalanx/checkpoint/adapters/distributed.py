@@ -63,6 +63,17 @@ def gather(saved: SavedStep, folder: Path) -> None:
     """Make ``folder`` torch's checkpoint folder: links to the files of all parts, whose names tell the ranks apart.
 
     For other programs that read such folders. Raises ``CheckpointError`` if two parts have a file of the same name.
+
+    >>> import tempfile, torch
+    >>> from phalanx.checkpoint import Checkpointer
+    >>> checkpointer = Checkpointer(tempfile.mkdtemp(), writer="rank")
+    >>> checkpointer.save(100, DistributedState({"weight": torch.ones(2)}))
+    True
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> checkpointer.load_latest(lambda saved: gather(saved, folder)).step
+    100
+    >>> sorted(file.name for file in folder.iterdir())
+    ['.metadata', '__0_0.distcp']
     """
     for part in saved.parts:
         for file in sorted(part.iterdir()):

@@ -91,9 +91,9 @@ def check(mapping: Mapping[str, Any]) -> dict[str, str]:
 def check_name(name: object) -> str:
     """``name``, if it can be a file's on any system and hides nothing. Raises ``TypeError`` or ``ValueError``.
 
-    >>> check_name("../model")
+    >>> check_name("model/first")
     Traceback (most recent call last):
-    ValueError: '../model' is no name for an entry: it contains '/'; names of entries become names of files
+    ValueError: 'model/first' is no name for an entry: it contains '/'; names of entries become names of files
     """
     if not isinstance(name, str):
         raise TypeError(

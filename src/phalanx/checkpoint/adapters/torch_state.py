@@ -96,6 +96,12 @@ class TorchState:
 
         return _Snapshot(copied(self._states()), self._values(), copied(_random_states()))
 
+    def snapshot_part(self, rank: int) -> _Snapshot:
+        """What ``rank`` writes of a sharded step: a rank other than 0 copies its random states and nothing else."""
+        from phalanx.checkpoint.adapters.torch_values import copied
+
+        return self.snapshot() if rank == 0 else _Snapshot({}, {}, copied(_random_states()))
+
     def read(self, saved: SavedStep) -> dict[str, Any]:
         """Load it in place, and the random states into this process. Returns the values, also in ``values``.
 
@@ -164,8 +170,7 @@ def _write(
     import torch
 
     torch.save(random_states, folder / _RANDOM)
-    part = part_of(folder)
-    if part:
+    if part_of(folder):  # of a rank other than 0, which has nothing that rank 0 has not
         return
     states = states_now()
     for name, state in states.items():
