@@ -86,9 +86,10 @@ def _renamed_twice(
         files.rename(final, staged)
         back()
 
-    files.rename(final, replaced)
+    files.rename(
+        final, replaced
+    )  # if a power loss keeps the second one alone, the new step is there: no fsync here
     try:
-        files.sync_folder(final.parent)  # or the second rename could be on the disk without the first
         files.rename(staged, final)
     except OSError:
         back()
