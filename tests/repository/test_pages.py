@@ -43,6 +43,7 @@ def test_a_flag_of_phalanx_run_exists(page: Path) -> None:
         word.partition("=")[0] for command in commands for word in command.split() if word.startswith("--")
     }
     scripts_own = {"--lr", "--steps", "--lose-worker-at", "--epochs", "--"}
+    scripts_own |= {"--checkpoints", "--lose-rank", "--at-step"}
     assert flags - scripts_own <= FLAGS
 
 

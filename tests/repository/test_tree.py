@@ -56,7 +56,7 @@ def test_a_module_says_what_it_is_for_in_at_most_twelve_lines(path: Path) -> Non
 
 def test_tests_mirror_the_source_tree() -> None:
     packages = {path.parent.name for path in SOURCES if path.parent.parent == ROOT / "src/phalanx"}
-    beside = {"repository", "side_by_side", "system"}
+    beside = {"examples", "repository", "side_by_side", "system"}
     folders = {
         path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name != "__pycache__"
     }
