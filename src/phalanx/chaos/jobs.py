@@ -7,6 +7,7 @@ again behind a pidfd before anything is done to it. Those of other users are see
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -140,14 +141,15 @@ def find_jobs(*, below: int | None = None) -> list[Job]:
 def same_job(members: Collection[Agent], other: Agent) -> bool:
     """Whether an agent is one more of this job: the same id, a node that none of them is, and where they meet.
 
-    Two jobs may have one id, each in a store of its own. Workers of one round of a job meet in one place.
+    Two jobs may have one id, each in a store of its own, and be in different rounds. Workers of one round of a job meet
+    in one place, and no two rounds of a job run at once: who is in another round is of another job.
     """
     mine = other.workers[0]
     for agent in members:
         one = agent.workers[0]
-        if agent.node == other.node or one.run_id != mine.run_id:
+        if agent.node == other.node:
             return False
-        if one.round == mine.round and one.master != mine.master:
+        if (one.run_id, one.round, one.master) != (mine.run_id, mine.round, mine.master):
             return False
     return True
 
@@ -258,10 +260,19 @@ def _worker(stat: Stat) -> Worker | None:
             round=number(b"PHALANX_ROUND"),
             run_id=os.fsdecode(found[b"TORCHELASTIC_RUN_ID"]),
             token=os.fsdecode(found[b"PHALANX_JOB"].rpartition(b"/")[2]),
-            master=os.fsdecode(b":".join((found[b"MASTER_ADDR"], found[b"MASTER_PORT"]))),
+            master=_master(stat.pid, os.fsdecode(found[b"MASTER_ADDR"]), number(b"MASTER_PORT")),
         )
     except (KeyError, ValueError):
         return None
+
+
+def _master(pid: int, host: str, port: int) -> str:
+    """Where a worker's round meets; a loopback address is another one in each network namespace."""
+    network = ""
+    if host.startswith("127.") or host in ("::1", "localhost"):
+        with contextlib.suppress(OSError):
+            network = os.readlink(f"/proc/{pid}/ns/net")
+    return f"{host}:{port} {network}"
 
 
 def _newest_of_each(workers: list[Worker]) -> tuple[Worker, ...]:

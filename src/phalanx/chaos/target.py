@@ -102,8 +102,9 @@ class Target:
         return held is not None and held[0].process == agent.process
 
     def _joins(self, agent: Agent) -> bool:
-        """Whether a newcomer is of this job: it has met in the same place as one of ours."""
-        return any(one.workers[0].master == agent.workers[0].master for one, _ in self._agents.values())
+        """Whether a newcomer is of this job: it is in the same round as one of ours, and has met in the same place."""
+        mine = (agent.workers[0].round, agent.workers[0].master)
+        return any((one.workers[0].round, one.workers[0].master) == mine for one, _ in self._agents.values())
 
     def _follow(self, agents: list[Agent] | tuple[Agent, ...]) -> None:
         for agent in agents:
