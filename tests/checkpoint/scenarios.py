@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from phalanx.checkpoint import Checkpointer
 from phalanx.checkpoint.files import Files, RealFiles
@@ -129,10 +130,34 @@ class Scenario(NamedTuple):
     before: tuple[int, str] | None
     after: tuple[int, str] | None
     files: type[RealFiles] = RealFiles
+    between: tuple[int, str] | None = None  # of an act of two saves
 
 
 def _saves(step: int, version: str = "second") -> Callable[[Path, Files], None]:
     return lambda folder, files: save(folder, step, version, files)
+
+
+class _Stopped(BaseException):
+    pass
+
+
+class _StoppedAfterExchange:
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._files, name)
+
+    def exchange(self, one: Path, other: Path) -> None:
+        self._files.exchange(one, other)
+        raise _Stopped
+
+
+def _stops_after_an_exchange_and_saves(folder: Path, files: Files) -> None:
+    """The old step has the name of a staging folder, and that is not on the disk yet: who tidies must know."""
+    with suppress(_Stopped):
+        save(folder, 2, "second", _StoppedAfterExchange(files))
+    save(folder, 3, "second", files)
 
 
 def _loads(folder: Path, files: Files) -> None:
@@ -145,6 +170,9 @@ SCENARIOS = {
     "retention": Scenario(two_steps, _saves(3), (2, "first"), (3, "second")),
     "replacing": Scenario(two_steps, _saves(2), (2, "first"), (2, "second")),
     "replacing without exchange": Scenario(two_steps, _saves(2), (2, "first"), (2, "second"), NoExchange),
+    "tidying after an exchange": Scenario(
+        two_steps, _stops_after_an_exchange_and_saves, (2, "first"), (3, "second"), between=(2, "second")
+    ),
     "tidying": Scenario(leftovers, _saves(3), (2, "first"), (3, "second")),
     "tidying without exchange": Scenario(leftovers, _saves(2), (2, "first"), (2, "second"), NoExchange),
     "setting aside": Scenario(damaged, _loads, (1, "first"), (1, "first")),
@@ -185,7 +213,7 @@ def found_after(name: str, folder: Path) -> tuple[int, str] | None:
     loaded = reading.load_latest(lambda saved: saved.meta["version"])
     found = None if loaded is None else (loaded.step, loaded.value)
     assert found == (whole[-1] if whole else None)
-    assert found in (scenario.before, scenario.after), (name, found)
+    assert found in (scenario.before, scenario.between, scenario.after), (name, found)
     return found
 
 
