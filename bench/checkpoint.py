@@ -117,7 +117,7 @@ def main() -> None:
     options = parser.parse_args()
     import torch
 
-    size, samples = (64 * MIB, 3) if options.quick else (512 * MIB, 7)
+    size, samples = (64 * MIB, 3) if options.quick else (256 * MIB, 5)
     generator = torch.Generator().manual_seed(1)
     tensors = {
         f"layer{index}": torch.randn(size // TENSORS // 4, generator=generator) for index in range(TENSORS)

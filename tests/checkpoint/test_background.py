@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from phalanx.checkpoint.background import Background, StillSaving, snapshot_of
+from phalanx.checkpoint.background import Background, snapshot_of
+from phalanx.checkpoint.exceptions import StillSaving
 
 LIMIT_S = 60.0
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
-from phalanx.checkpoint.peers import Alone, Circle, NoPeers, Peers, StorePeers, find_peers
+from phalanx.checkpoint.exceptions import NoPeers
+from phalanx.checkpoint.peers import Alone, Circle, Peers, StorePeers, find_peers
 
 LIMIT_S = 60.0
 MakeStore = Callable[[], Any]

@@ -118,10 +118,17 @@ def test_a_step_has_the_parts_of_all_ranks_and_the_metadata_of_the_first(
 def test_another_number_of_ranks_reads_all_parts(ranks: Callable[..., Ranks], count: int) -> None:
     _together(ranks(4), _save(100))
     seen: list[SavedStep] = []
+
+    def read(saved: SavedStep) -> int:
+        seen.append(saved)
+        return saved.world_size
+
+    def load(rank: Checkpointer) -> Any:
+        loaded = rank.load_latest(read)
+        return None if loaded is None else loaded.value
+
     others = ranks(count)
-    values = _together(
-        others, lambda rank: rank.load_latest(lambda saved: seen.append(saved) or saved.world_size).value
-    )
+    values = _together(others, load)
     assert values == [4] * count
     assert all(
         [part.name for part in saved.parts] == [f"rank-0000{rank}" for rank in range(4)] for saved in seen

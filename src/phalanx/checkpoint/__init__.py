@@ -3,7 +3,8 @@
 ``Checkpointer`` saves and loads; whatever can write a file can be saved. Each name loads when it is used; importing
 this package imports nothing else.
 
-Exceptions: ``CheckpointError``, of which ``SaveFailed``, ``NoGoodStep`` and ``CannotCheck`` are kinds.
+Exceptions: ``CheckpointError``, of which ``SaveFailed``, ``NoGoodStep``, ``CannotCheck``, ``NoPeers`` and
+``StillSaving`` are kinds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from phalanx.checkpoint.exceptions import CannotCheck as CannotCheck
     from phalanx.checkpoint.exceptions import CheckpointError as CheckpointError
     from phalanx.checkpoint.exceptions import NoGoodStep as NoGoodStep
+    from phalanx.checkpoint.exceptions import NoPeers as NoPeers
     from phalanx.checkpoint.exceptions import SaveFailed as SaveFailed
+    from phalanx.checkpoint.exceptions import StillSaving as StillSaving
     from phalanx.checkpoint.saved import Loaded as Loaded
     from phalanx.checkpoint.saved import Problem as Problem
     from phalanx.checkpoint.saved import SavedStep as SavedStep
@@ -28,7 +31,7 @@ __getattr__, __dir__, __all__ = lazy.names(
     {
         "phalanx.checkpoint.adapters.torch_state": "TorchState",
         "phalanx.checkpoint.checkpointer": "Checkpointer",
-        "phalanx.checkpoint.exceptions": "CannotCheck CheckpointError NoGoodStep SaveFailed",
+        "phalanx.checkpoint.exceptions": "CannotCheck CheckpointError NoGoodStep NoPeers SaveFailed StillSaving",
         "phalanx.checkpoint.saved": "Loaded Problem SavedStep",
     },
 )

@@ -13,22 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.checkpoint.exceptions import CheckpointError
+from phalanx.checkpoint.exceptions import CheckpointError, StillSaving
 
 TYPE_CHECKING = False  # as in phalanx.errors
 
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["Background", "StillSaving", "snapshot_of"]
-
-
-class StillSaving(CheckpointError, TimeoutError):
-    """``wait`` was told to wait so long, and a save is not done. It goes on.
-
-    >>> issubclass(StillSaving, TimeoutError)
-    True
-    """
+__all__ = ["Background", "snapshot_of"]
 
 
 class Background:

@@ -1,12 +1,13 @@
 """What can go wrong with a checkpoint: one tree.
 
 ``CheckpointError`` ⊃ ``SaveFailed`` (this step was not saved; earlier ones are as they were), ``NoGoodStep`` (the step
-that was asked for is not there, or is damaged), ``CannotCheck`` (nobody can say here whether a step is good).
+that was asked for is not there, or is damaged), ``CannotCheck`` (nobody can say here whether a step is good),
+``NoPeers`` (ranks must agree and cannot reach each other), ``StillSaving`` (a wait was not long enough).
 """
 
 from __future__ import annotations
 
-__all__ = ["CannotCheck", "CheckpointError", "NoGoodStep", "SaveFailed"]
+__all__ = ["CannotCheck", "CheckpointError", "NoGoodStep", "NoPeers", "SaveFailed", "StillSaving"]
 
 
 class CheckpointError(Exception):
@@ -49,5 +50,26 @@ class CannotCheck(CheckpointError):
     Such a step is not taken for a damaged one: it is not set aside, and no older step is loaded in its stead.
 
     >>> issubclass(CannotCheck, CheckpointError)
+    True
+    """
+
+
+class NoPeers(CheckpointError):
+    """Ranks have to agree, and have no way to each other, or have lost it: their round is over, say.
+
+    >>> import tempfile
+    >>> from phalanx.checkpoint import Checkpointer
+    >>> try:
+    ...     Checkpointer(tempfile.mkdtemp(), rank=0, world_size=4).load_latest()
+    ... except NoPeers as error:
+    ...     print(str(error).partition(":")[0])
+    4 ranks have to agree and have no store in common
+    """
+
+
+class StillSaving(CheckpointError, TimeoutError):
+    """``wait`` was told to wait so long, and a save is not done. It goes on.
+
+    >>> issubclass(StillSaving, TimeoutError)
     True
     """

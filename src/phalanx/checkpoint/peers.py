@@ -13,17 +13,13 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar, cast
 
 from phalanx.checkpoint.agreement import Check, Count, Hear, Member, Number, Publish, Request, Tell
-from phalanx.checkpoint.exceptions import CheckpointError
+from phalanx.checkpoint.exceptions import NoPeers
 from phalanx.errors import channel
 
-__all__ = ["Alone", "Circle", "NoPeers", "Peers", "StorePeers", "find_peers"]
+__all__ = ["Alone", "Circle", "Peers", "StorePeers", "find_peers"]
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
 _T = TypeVar("_T")
-
-
-class NoPeers(CheckpointError):
-    """Ranks have to agree, and have no way to each other, or have lost it."""
 
 
 class Peers(Protocol):

@@ -15,7 +15,8 @@ from typing import Any
 from phalanx.checkpoint.agreement import Member
 from phalanx.checkpoint.agreement_resume import agreed_step
 from phalanx.checkpoint.background import Background, snapshot_of
-from phalanx.checkpoint.peers import Circle, NoPeers, find_peers
+from phalanx.checkpoint.exceptions import NoPeers
+from phalanx.checkpoint.peers import Circle, find_peers
 from phalanx.checkpoint.sharded import Sharded
 from phalanx.checkpoint.shelf import Shelf
 from phalanx.checkpoint.staging import Staging
