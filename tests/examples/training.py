@@ -71,7 +71,17 @@ class Training:
     def run(self, *options: object) -> None:
         """Run an agent to its good end."""
         job = self.start(*options)
-        assert job.wait() == 0, job.so_far()
+        assert self.end_of(job) == 0, job.so_far()
+
+    def end_of(self, job: Job) -> int:
+        """Wait until the launcher has ended; its return code. Patience begins anew with each step that is taken."""
+        size, patience_ends = -1, 0.0
+        while job.process.poll() is None:
+            if (now := self.curve.stat().st_size if self.curve.exists() else 0) != size:
+                size, patience_ends = now, time.monotonic() + 3 * LIMIT_S
+            assert time.monotonic() < patience_ends, f"no step is taken any more\n{job.so_far()}"
+            time.sleep(0.05)
+        return job.wait()
 
     def _next_folder(self) -> Path:
         return self.folder / f"job{len(self._jobs)}"
