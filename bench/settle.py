@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from typing import Any
 
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
+from phalanx.agent.events import AnnounceCheckpoint, CollectEvidence, EvidenceCollected, JobBegan, PassOn
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
@@ -158,6 +158,7 @@ class Agent:
             CollectEvidence: lambda _: self._later(EvidenceCollected(())),
             Fence: _nothing,
             HoldPort: lambda command: self.driver.post(PortHeld(command.number, 29500)),
+            AnnounceCheckpoint: _nothing,
             PassOn: _nothing,
             ReleasePort: _nothing,
             Say: _nothing,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.rendezvous.fleet import Agent, Fleet
 
@@ -14,14 +16,15 @@ from phalanx.store.port import Put
 class Listening(Agent):
     """An agent that only writes down what is asked of it."""
 
-    def __init__(self, *args: object, **options: object) -> None:
-        super().__init__(*args, **options)  # type: ignore[arg-type]
+    def __init__(self, fleet: Fleet, name: str, settings: dict[str, Any]) -> None:
+        super().__init__(fleet, name, settings)
         self.heard: list[AskHeard | AskAnswered] = []
-        self.machine._notices = {
-            **self.machine._notices,
-            AskHeard: lambda _, notice, now: self.heard.append(notice),
-            AskAnswered: lambda _, notice, now: self.heard.append(notice),
-        }
+
+        def take(_: object, notice: Any, now: float) -> None:
+            self.heard.append(notice)
+
+        notices = {**self.machine._notices, AskHeard: take, AskAnswered: take}
+        setattr(self.machine, "_notices", notices)  # noqa: B010 # for this agent alone
 
     def says(self, event: AskSent | AskDone) -> None:
         for command in self.machine._tell(event, self.fleet.now):
@@ -32,12 +35,12 @@ class Listening(Agent):
 class Round(Fleet):
     """Three nodes that run."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings: Any) -> None:
         super().__init__(**{"min_nodes": 1, "max_nodes": 3, "last_call_s": 5.0, **settings})
         self.start("a", "b", "c")
         self.run_until_running("a", "b", "c")
 
-    def make(self, name: str, settings: dict[str, object]) -> Agent:
+    def make(self, name: str, settings: dict[str, Any]) -> Agent:
         return Listening(self, name, settings)
 
     def node(self, name: str) -> Listening:
@@ -59,9 +62,10 @@ def test_all_others_hear_what_a_node_asks_and_it_hears_when_all_have_done_it(ask
     fleet = Round()
     others = [name for name in "abc" if name != asking]
     fleet.node(asking).says(STACKS)
-    assert [[(one.what, one.reason) for one in fleet.node(name).heard] for name in others] == [
-        [(Ask.STACKS, STACKS.reason)]
-    ] * 2
+    for name in others:
+        (heard,) = fleet.node(name).heard
+        assert isinstance(heard, AskHeard)
+        assert (heard.what, heard.reason) == (Ask.STACKS, STACKS.reason)
     fleet.everybody_is_done(others[0])
     assert fleet.node(asking).heard == []
     fleet.everybody_is_done(others[1])

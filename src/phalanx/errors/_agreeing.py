@@ -52,7 +52,10 @@ class Agreeing:
         """Whether the agreed step has come; the agent has told of a stop before."""
         if not self._is_stopped:
             self._stop.hear("stop")
-            self._is_stopped = self._at(self._stop, step, margin) or self._has_no_time()
+            # The time is looked at first, and bounds the question: it may be the store's silence that ends this worker.
+            self._is_stopped = (
+                self._has_no_time() or self._at(self._stop, step, margin) or self._has_no_time()
+            )
         return self._is_stopped
 
     def should_checkpoint(self, step: int, margin: int) -> bool:
@@ -107,7 +110,7 @@ class Agreeing:
     def _ask(self, agreed: Agreed, step: int, margin: int) -> bool:
         ends_at = time.monotonic() + (_AGAIN_S if self._was_silent else _CALL_S)
         if self._stops_at is not None:
-            ends_at = max(min(ends_at, self._stops_at), time.monotonic() + _AGAIN_S)
+            ends_at = min(ends_at, self._stops_at)
         call, answer = agreed.at(step, margin), None
         try:
             while True:

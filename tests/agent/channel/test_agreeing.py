@@ -207,6 +207,18 @@ def test_a_store_that_is_silent_delays_a_call_for_a_bounded_time_and_a_stop_unti
     assert len(caplog.records) == 1, "said once"
 
 
+@pytest.mark.parametrize(("cause", "grace_s"), [("loss", 600.0), ("failure", 600.0), ("asked", 0.4)])
+def test_a_silent_store_keeps_no_worker_that_has_no_time(
+    agent: Agent, ranks: Any, monkeypatch: Any, cause: str, grace_s: float
+) -> None:
+    monkeypatch.setattr(_agreeing, "_CALL_S", 1000.0)  # a question would outlast this test
+    agent.call(agent.server.new_round, 1, SharedValues(SilentStore(), "/phalanx/job/kv/1/"))  # type: ignore[arg-type]
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_stop, "SIGTERM", grace_s, cause)
+    _wait_until(one.client.is_told_to_stop)
+    assert one.should_stop(1)
+
+
 def test_an_agent_that_dies_while_ranks_agree_raises_nothing(agent: Agent, ranks: Any) -> None:
     one, _ = ranks(2)
     agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")

@@ -12,7 +12,7 @@ import pytest
 from tests.rendezvous.halls import Hall, HallHandler
 
 from phalanx.agent.driver import Driver
-from phalanx.agent.events import CollectEvidence, EvidenceCollected, JobBegan, PassOn
+from phalanx.agent.events import AnnounceCheckpoint, CollectEvidence, EvidenceCollected, JobBegan, PassOn
 from phalanx.agent.graces import Graces
 from phalanx.agent.group import (
     AnnounceStop,
@@ -73,7 +73,10 @@ class Agent:
             monitor_interval_s=0.01,
         )
         own: dict[type, Callable[[Any], None]] = {
-            **dict.fromkeys((AnnounceStop, Fence, NameStuck, PassOn, ReleasePort), lambda command: None),
+            **dict.fromkeys(
+                (AnnounceCheckpoint, AnnounceStop, Fence, NameStuck, PassOn, ReleasePort),
+                lambda command: None,
+            ),
             CollectEvidence: self._collect,
             HoldPort: lambda command: self.driver.post(PortHeld(command.number, HELD_PORT)),
             Say: lambda command: self.lines.append(command.text),
