@@ -121,9 +121,8 @@ def find_peers(store: Any, world_size: int) -> Peers:
 
     Raises ``NoPeers`` if there are other ranks and no way to them.
 
-    >>> find_peers(None, 4)
-    Traceback (most recent call last):
-    phalanx.checkpoint.peers.NoPeers: 4 ranks have to agree and have no store in common: run under phalanx, ...
+    >>> type(find_peers(None, 1)).__name__
+    'Alone'
     """
     if world_size == 1:
         return Alone()
