@@ -146,7 +146,7 @@ def main() -> None:
     print("\n| the training thread stands still | |\n|---|---|")
     row("save in the foreground", [lasted("stall foreground")])
     row("save in the background", [lasted("stall background")])
-    row("of that, a copy of the state", [lasted("stall copy of the state")])
+    row("a copy of the state alone, beside it", [lasted("stall copy of the state")])
     row("until the step is visible, in the background", [lasted("until it is visible")])
 
 
