@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import time
 
-from . import channel
 from ._agreed import ADD, COMPARE_SET, Agreed
+from ._connection import Connection, number_of, value_of
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from . import channel
 
 __all__ = ["Agreeing"]
 
@@ -34,7 +36,7 @@ class Agreeing:
         self._client = client
         self._path = path
         self._lock = _thread.allocate_lock()
-        self._connection: channel._Connection | None = None
+        self._connection: Connection | None = None
         self._stop = Agreed("phalanx/agree/stop", max(world_size, 1))
         self._checkpoint = Agreed("phalanx/agree/checkpoint", max(world_size, 1))
         self._is_stopped = False
@@ -137,8 +139,8 @@ class Agreeing:
             request["wait_s"] = 0.0
         rest_s = max(ends_at - time.monotonic(), 0.001)
         if self._connection is None:
-            self._connection = channel._Connection(self._path, rest_s)
-        answer = channel.value_of(self._connection.answers([request], rest_s, rest_s)[0])
+            self._connection = Connection(self._path, rest_s)
+        answer = value_of(self._connection.answers([request], rest_s, rest_s)[0])
         return answer if kind == ADD or answer is None else _unpacked(answer)
 
     def _say(self, sentence: str) -> None:
@@ -147,7 +149,7 @@ class Agreeing:
             self._said.add(kind)
             import logging
 
-            rank = channel._number("RANK")
+            rank = number_of("RANK")
             logging.getLogger("phalanx").warning("rank %d %s", rank, sentence)
 
 

@@ -4,7 +4,6 @@
 nothing without an agent. ``should_stop`` and ``should_checkpoint`` look at what the agent has said; with a step the
 ranks agree on one, see ``_agreeing``. ``values`` are requests and can fail: ``NoAgent``, ``ValuesTimeout``, or
 ``ValueError``. All of it is safe in threads; a forked child opens a connection of its own when it has to say something.
-The socket is the C module's: it loads in a millisecond, and no ``socket.py`` beside the script takes its place.
 """
 
 from __future__ import annotations
@@ -12,12 +11,11 @@ from __future__ import annotations
 import os
 import time
 
-from ._writing import encode
+from ._connection import ANSWER_S, Connection, NoAgent, number_of, value_of
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
-    from _socket import socket
     from collections.abc import Callable
     from typing import Any
 
@@ -28,6 +26,7 @@ __all__ = [
     "NoAgent",
     "ValuesTimeout",
     "checkpoint_done",
+    "checkpoint_taken",
     "exclude_node",
     "progress",
     "should_checkpoint",
@@ -37,28 +36,10 @@ __all__ = [
 
 _PATH = "PHALANX_AGENT"
 _NOTIFY_S = 0.2  # a training step may be late by that, once
-_ANSWER_S = 60.0  # an agent that says nothing for that long, beyond the wait that was asked for, is gone
 _RETRY_S = 5.0  # before the next try after a failed one: no agent must not cost 0.2 s in every step
-_PROGRESS_S = (
-    0.1  # progress is for people and for finding hangs; a thousand steps a second need no thousand messages
-)
-_LINE_BYTES_MAX = 1024 * 1024
-_REQUESTS_AT_ONCE = (
-    4  # on one connection: their answers fit into what the agent keeps for who does not read yet
-)
+_PROGRESS_S = 0.1  # progress is for people and for finding hangs: no thousand messages a second
+_REQUESTS_AT_ONCE = 4  # on one connection: the agent keeps their answers for who does not read yet
 _MESSAGE_CHARACTERS = 4096  # of an exception's message: the agent reads the rest from the error file
-
-
-class NoAgent(ConnectionError):
-    """There is no agent to ask: this process was not started by Phalanx, the round is over, or the agent has gone.
-
-    >>> from phalanx import values
-    >>> try:
-    ...     values().set("seed", "17")
-    ... except NoAgent as reason:
-    ...     print(reason)
-    there is no agent: this process was not started by phalanx
-    """
 
 
 class ValuesTimeout(TimeoutError, RuntimeError):
@@ -78,12 +59,26 @@ def checkpoint_done(step: int) -> None:
     """Tell the agent that the checkpoint of ``step`` is complete. One rank of the job tells it.
 
     For this process, what asked for a checkpoint has one then: ``should_checkpoint()`` is False until the next request.
+    A process that calls ``checkpoint_taken`` has said that before.
 
     >>> checkpoint_done(1000)
     """
     client = _client()
-    client.wanted.clear()
+    if not client.tells_taken:
+        client.wanted.clear()
     client.notify(lambda: {"type": "checkpoint", "step": int(step)})
+
+
+def checkpoint_taken() -> None:
+    """This process has taken its state for a checkpoint: ``should_checkpoint()`` is False until the next request.
+
+    From then on ``checkpoint_done`` answers no request here: one that came while it was written asks for newer state.
+
+    >>> checkpoint_taken()
+    """
+    client = _client()
+    client.tells_taken = True
+    client.wanted.clear()
 
 
 def exclude_node(reason: str) -> None:
@@ -114,8 +109,8 @@ def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
 def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
     """Whether somebody asks for a checkpoint now: by a signal, or to change the job's size; and when it is to stop.
 
-    True until this process calls ``checkpoint_done``. With ``step``, as in ``should_stop``, the ranks agree: it is True
-    at one step, the same on all ranks, once for each request.
+    True until this process saves (``Checkpointer.save``), or calls ``checkpoint_done``. With ``step``, as in
+    ``should_stop``, the ranks agree: it is True at one step, the same on all ranks, once for each request.
 
     >>> should_checkpoint(), should_checkpoint(1000)
     (False, False)
@@ -160,75 +155,6 @@ def values() -> RoundValues:
     return RoundValues()
 
 
-class _Connection:
-    """A greeted connection. Not safe in threads: its user holds it alone."""
-
-    def __init__(self, path: str, timeout_s: float) -> None:
-        import _socket
-
-        self.socket: socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-        self._rest = b""
-        self._timeout_s = timeout_s
-        try:
-            self.socket.settimeout(timeout_s)
-            self.socket.connect(path)
-            self.send(
-                {
-                    "v": 1,
-                    "type": "hello",
-                    # With a virtual local rank LOCAL_RANK is 0 in every worker, and the true one is told beside it.
-                    "local_rank": _number("PHALANX_LOCAL_RANK", "LOCAL_RANK"),
-                    "rank": _number("RANK"),
-                    "pid": os.getpid(),
-                    "round": _number("PHALANX_ROUND"),
-                },
-                timeout_s,
-            )
-        except BaseException:
-            self.socket.close()
-            raise
-
-    def answers(
-        self, requests: list[dict[str, Any]], timeout_s: float, send_s: float = _ANSWER_S
-    ) -> list[dict[str, Any]]:
-        """Send requests, and wait for all of their answers; raises OSError."""
-        for number, request in enumerate(requests):
-            self.send({"id": number, **request}, send_s)
-        ends_at = time.monotonic() + timeout_s
-        found: dict[int, dict[str, Any]] = {}
-        while len(found) < len(requests):
-            for message in self.receive(max(ends_at - time.monotonic(), 0.001)):
-                if message.get("type") == "answer":
-                    found[message["id"]] = message
-                if message.get("type") == "refused":
-                    raise NoAgent(f"the agent refused: {message.get('reason')}")
-        return [found[number] for number in range(len(requests))]
-
-    def send(self, message: dict[str, Any], timeout_s: float) -> None:
-        """Send one line, whole or not at all: the connection is of no more use after an exception."""
-        line = encode(message).encode("ascii") + b"\n"
-        if len(line) > _LINE_BYTES_MAX:
-            raise ValueError(f"a message of {len(line)} bytes; {_LINE_BYTES_MAX} are possible")
-        self._set_timeout(timeout_s)
-        self.socket.sendall(line)
-
-    def receive(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The messages that are there, waiting for some; raises OSError at the end or when time is over."""
-        self._set_timeout(timeout_s)
-        data = self.socket.recv(65536)
-        import json  # what a look in each step does not need
-
-        if not data:
-            raise NoAgent("the agent closed the channel")
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def _set_timeout(self, timeout_s: float) -> None:
-        if timeout_s != self._timeout_s:  # a system call
-            self._timeout_s = timeout_s
-            self.socket.settimeout(timeout_s)
-
-
 class _Client:
     """This process's connections: one for notices, and for each request that is under way one of its own."""
 
@@ -238,8 +164,8 @@ class _Client:
         self.pid = os.getpid()
         self._path = os.environ.get(_PATH, "")
         self._lock = _thread.allocate_lock()
-        self._notices: _Connection | None = None
-        self._idle: list[_Connection] = []
+        self._notices: Connection | None = None
+        self._idle: list[Connection] = []
         self._retry_at = 0.0
         self._progress_at = 0.0
         self._agreeing: Agreeing | None = None
@@ -249,7 +175,8 @@ class _Client:
         """For checkpoints, which the ranks have not agreed about yet."""
         self._last_request = ""
         self.wanted: set[str] = set()
-        """Those of them, or of earlier ones, that this process did not answer by ``checkpoint_done``."""
+        """Those of them, or of earlier ones, that this process has not answered by a checkpoint."""
+        self.tells_taken = False
 
     def progress(self, step: int) -> None:
         now = time.monotonic()
@@ -287,7 +214,7 @@ class _Client:
         if self._agreeing is None:
             from ._agreeing import Agreeing
 
-            self._agreeing = Agreeing(self, self._path, _number("WORLD_SIZE"))
+            self._agreeing = Agreeing(self, self._path, number_of("WORLD_SIZE"))
         return self._agreeing
 
     def is_told_to_stop(self) -> bool:
@@ -329,7 +256,7 @@ class _Client:
         try:
             with self._lock:
                 connection = self._idle.pop() if self._idle else None
-            connection = connection or _Connection(self._path, _ANSWER_S)
+            connection = connection or Connection(self._path, ANSWER_S)
         except OSError as error:
             raise NoAgent(f"the agent cannot be reached: {error}") from error
         answers: list[dict[str, Any]] = []
@@ -340,7 +267,7 @@ class _Client:
                 for request in some:
                     if "wait_s" in request:
                         request["wait_s"] = min(request["wait_s"], rest_s)
-                answers += connection.answers(some, rest_s + _ANSWER_S)
+                answers += connection.answers(some, rest_s + ANSWER_S)
         except BaseException as error:
             connection.socket.close()
             if isinstance(error, OSError) and not isinstance(error, NoAgent):
@@ -358,9 +285,9 @@ class _Client:
         if self._agreeing is not None:
             self._agreeing.close()
 
-    def _connected(self) -> _Connection | None:
+    def _connected(self) -> Connection | None:
         if self._notices is None and time.monotonic() >= self._retry_at:
-            self._notices = _Connection(self._path, _NOTIFY_S)
+            self._notices = Connection(self._path, _NOTIFY_S)
         return self._notices
 
     def _lose(self) -> None:
@@ -380,19 +307,3 @@ def _client() -> _Client:
             _the_client.forget()
         _the_client = _Client()
     return _the_client
-
-
-def value_of(answer: dict[str, Any]) -> Any:
-    """What was asked for; raises ``NoAgent`` or ``ValueError`` if it could not be had."""
-    if "error" in answer:
-        raise NoAgent(answer["error"]) if answer.get("lost") else ValueError(answer["error"])
-    return answer["value"]
-
-
-def _number(*variables: str) -> int:
-    for variable in variables:
-        try:
-            return int(os.environ[variable])
-        except (KeyError, ValueError):
-            continue
-    return 0

@@ -77,6 +77,21 @@ def test_without_a_step_a_request_stands_until_this_process_has_a_checkpoint(
     _wait_until(worker.should_checkpoint)
 
 
+def test_without_a_step_a_request_is_answered_when_the_state_is_taken_not_when_it_is_written(
+    agent: Agent, worker: Any
+) -> None:
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    _wait_until(worker.should_checkpoint)
+    worker.checkpoint_taken()
+    assert worker.should_checkpoint() is False, "a save in the background is not asked for again"
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.2")
+    _wait_until(worker.should_checkpoint)
+    worker.checkpoint_done(7)
+    assert worker.should_checkpoint() is True, "the checkpoint of step 7 was taken before it was asked for"
+    worker.checkpoint_taken()
+    assert worker.should_checkpoint() is False
+
+
 def test_who_connects_late_or_again_hears_the_last_request_and_not_twice(agent: Agent, worker: Any) -> None:
     agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
     agent.call(agent.server.announce_stop, "SIGTERM", 30.0)

@@ -30,7 +30,7 @@ from phalanx.agent.channel.messages import (
     ProgressMade,
 )
 from phalanx.agent.channel.server import ChannelServer
-from phalanx.errors import ErrorHandler
+from phalanx.errors import ErrorHandler, _connection
 from phalanx.errors import channel as client_end
 from phalanx.store import values as shared
 from phalanx.store.memory import MemoryServer, MemoryStore
@@ -692,7 +692,7 @@ def test_closing_twice_is_closing_once(agent: Agent) -> None:
 
 
 def test_the_limits_of_both_ends_agree() -> None:
-    assert client_end._LINE_BYTES_MAX == LINE_BYTES_MAX
+    assert _connection.LINE_BYTES_MAX == LINE_BYTES_MAX
 
 
 def _wait_until(condition: Callable[[], Any]) -> None:
