@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.rendezvous.fleet import Agent, Fleet
 
+from phalanx.rendezvous import events
 from phalanx.rendezvous.asks import Ask, AskAnswered, AskDone, AskHeard, AskSent
 from phalanx.rendezvous.settings import Growth
 from phalanx.rendezvous.stored import AskRecord, encode
@@ -26,10 +27,15 @@ class Listening(Agent):
         notices = {**self.machine._notices, AskHeard: take, AskAnswered: take}
         setattr(self.machine, "_notices", notices)  # noqa: B010 # for this agent alone
 
-    def says(self, event: AskSent | AskDone) -> None:
-        for command in self.machine._tell(event, self.fleet.now):
-            self._perform(command)
+    def says(self, *said: AskSent | AskDone) -> None:
+        for event in said:
+            for command in self.machine._tell(event, self.fleet.now):
+                self._perform(command)
         self.fleet.work()
+
+    @property
+    def answers(self) -> int:
+        return sum(isinstance(one, AskAnswered) for one in self.heard)
 
 
 class Round(Fleet):
@@ -48,10 +54,11 @@ class Round(Fleet):
         assert isinstance(found, Listening)
         return found
 
-    def everybody_is_done(self, *names: str) -> None:
+    def are_done(self, *names: str) -> None:
+        """They have done what they heard of, and what they asked for themselves."""
         for name in names:
-            (heard,) = [one for one in self.node(name).heard if isinstance(one, AskHeard)]
-            self.node(name).says(AskDone(heard.what, heard.id))
+            heard = [one for one in self.node(name).heard if isinstance(one, AskHeard)]
+            self.node(name).says(*(AskDone(one.what, one.id) for one in heard), AskDone(Ask.STACKS, ""))
 
 
 STACKS = AskSent(Ask.STACKS, "rank 2 is too slow in forward")
@@ -66,49 +73,82 @@ def test_all_others_hear_what_a_node_asks_and_it_hears_when_all_have_done_it(ask
         (heard,) = fleet.node(name).heard
         assert isinstance(heard, AskHeard)
         assert (heard.what, heard.reason) == (Ask.STACKS, STACKS.reason)
-    fleet.everybody_is_done(others[0])
-    assert fleet.node(asking).heard == []
-    fleet.everybody_is_done(others[1])
+    for name in (*others, asking):
+        assert fleet.node(asking).answers == 0
+        fleet.are_done(name)
     assert fleet.node(asking).heard == [AskAnswered(Ask.STACKS)]
     fleet.run(100)
     assert [len(fleet.node(name).heard) for name in "abc"] == [1, 1, 1], "once"
 
 
-def test_two_nodes_can_ask_at_the_same_time_and_one_twice() -> None:
+def test_nodes_that_ask_at_once_ask_one_thing_and_are_answered_together() -> None:
     fleet = Round()
-    for name in ("a", "b", "b"):
-        fleet.node(name).says(STACKS)
+    for name in "abc":  # none has heard of another
+        for command in fleet.node(name).machine._tell(STACKS, fleet.now):
+            fleet.node(name)._perform(command)
+    fleet.work()
+    asked = fleet.under(fleet.keys.asks)
+    assert len(asked) == 1
+    assert sorted(len(fleet.node(name).heard) for name in "abc") == [0, 1, 1]
+    fleet.are_done("a", "b")
+    assert [fleet.node(name).answers for name in "abc"] == [0, 0, 0]
+    fleet.are_done("c")
+    assert [fleet.node(name).answers for name in "abc"] == [1, 1, 1]
+
+
+def test_what_was_answered_can_be_asked_again() -> None:
+    fleet = Round()
+    for asking in ("b", "c", "c"):
+        fleet.node(asking).says(STACKS)
+        fleet.are_done("a", "b", "c")
+    assert [fleet.node(name).answers for name in "abc"] == [0, 1, 2]
+
+
+def test_a_node_that_owes_two_answers_gives_both() -> None:
+    fleet = Round()
+    fleet.node("a").says(STACKS)
+    fleet.are_done("a", "b")
+    record = AskRecord(id="x.1.9", node_id="x", round=fleet.record.number)
+    fleet.write(Put(fleet.keys.ask("stacks", "x"), encode(record)))
+    fleet.are_done("c")
+    assert fleet.node("a").answers == 1
+    fleet.are_done("a", "b")
+    assert all(
+        '"is_answered":true' in kept.value.decode()
+        for kept in map(fleet.read, fleet.under(fleet.keys.asks))
+        if kept
+    )
+
+
+def test_requests_for_a_checkpoint_that_meet_are_one_and_a_later_one_is_another() -> None:
+    fleet = Round()
+    held = fleet["b"].link.hold("ask checkpoint")
+    fleet.node("b").says(AskSent(Ask.CHECKPOINT, "first"), AskSent(Ask.CHECKPOINT, "second"))
+    fleet.node("c").says(AskSent(Ask.CHECKPOINT, "third"))
+    held.deliver()
+    fleet.run(5)
+    fleet.node("a").says(AskSent(Ask.CHECKPOINT, "later"))
+    for name in "abc":  # the one who asks, too: its workers are to know the same id
+        reasons = [one.reason for one in fleet.node(name).heard if isinstance(one, AskHeard)]
+        assert reasons == ["third", "later"]
+
+
+def test_a_signal_that_all_launchers_are_sent_at_once_is_one_word_in_the_store() -> None:
+    fleet = Round()
+    before = fleet.store.revision
     for name in "abc":
-        for heard in list(fleet.node(name).heard):
-            assert isinstance(heard, AskHeard)
-            fleet.node(name).says(AskDone(heard.what, heard.id))
-    answers = {
-        name: [one for one in fleet.node(name).heard if isinstance(one, AskAnswered)] for name in "abc"
-    }
-    assert {name: len(answered) for name, answered in answers.items()} == {"a": 1, "b": 1, "c": 0}
-    ids = {one.id for one in fleet.node("c").heard if isinstance(one, AskHeard)}
-    assert len(ids) == 3
-
-
-def test_who_asks_for_a_checkpoint_hears_it_as_all_do_by_the_same_id() -> None:
-    fleet = Round()
-    for reason in ("SIGUSR1", "SIGUSR2"):
-        fleet.node("b").says(AskSent(Ask.CHECKPOINT, reason))
-    heard = [[one for one in fleet.node(name).heard if isinstance(one, AskHeard)] for name in "abc"]
-    assert heard == [heard[0]] * 3
-    assert [(one.what, one.reason) for one in heard[0]] == [
-        (Ask.CHECKPOINT, "SIGUSR1"),
-        (Ask.CHECKPOINT, "SIGUSR2"),
-    ]
-    assert len({one.id for one in heard[0]}) == 2
+        for command in fleet.node(name).machine._tell(events.SignalSent(10), fleet.now):
+            fleet.node(name)._perform(command)
+    fleet.work()
+    assert fleet.store.revision == before + 1
 
 
 def test_who_is_lost_or_has_ended_is_not_waited_for() -> None:
     fleet = Round()
     fleet.finish("b")
     fleet.node("a").says(STACKS)
-    fleet.everybody_is_done("c")
-    assert fleet.node("a").heard == [AskAnswered(Ask.STACKS)]
+    fleet.are_done("a", "c")
+    assert fleet.node("a").answers == 1
 
 
 def test_a_node_alone_is_answered_at_once() -> None:
@@ -118,7 +158,7 @@ def test_a_node_alone_is_answered_at_once() -> None:
     fleet.run_until_running("a")
     alone = fleet["a"]
     assert isinstance(alone, Listening)
-    alone.says(STACKS)
+    alone.says(STACKS, AskDone(Ask.STACKS, ""))
     assert alone.heard == [AskAnswered(Ask.STACKS)]
 
 

@@ -228,7 +228,7 @@ class AgentMachine(Machine[AgentState]):
     def _pass_on_others(self, notice: events.SignalHeard, now: float) -> list[Any]:
         if self.state not in WITH_WORKERS:
             return []
-        return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice.number, now) else []
+        return [PassOn(notice.number)] if self._passed.is_new_elsewhere(notice, now) else []
 
     def _asked_by_others(self, notice: asks.AskHeard, now: float) -> list[Any]:
         if notice.what is asks.Ask.STACKS:

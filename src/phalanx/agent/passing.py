@@ -10,7 +10,7 @@ from collections.abc import Collection
 from signal import Signals
 
 from phalanx.rendezvous.asks import Ask, AskSent
-from phalanx.rendezvous.events import SignalSent
+from phalanx.rendezvous.events import SignalHeard, SignalSent
 
 __all__ = ["ASK_FOR_CHECKPOINT", "PassedSignals", "told_of"]
 
@@ -29,20 +29,24 @@ class PassedSignals:
     def __init__(self, allowed: Collection[int]) -> None:
         self._allowed = frozenset(allowed)
         self._sent_at: dict[int, float] = {}
-        self._heard_at: dict[int, float] = {}
+        self._heard: dict[int, tuple[float, str]] = {}
 
     def is_new_here(self, number: int, now: float) -> bool:
         """This agent was sent the signal: whether its workers, and the other agents, do not have it yet."""
-        if now - self._heard_at.pop(number, NEVER) < SAME_SIGNAL_S:
+        if now - self._heard.pop(number, (NEVER, ""))[0] < SAME_SIGNAL_S:
             return False
         self._sent_at[number] = now
         return True
 
-    def is_new_elsewhere(self, number: int, now: float) -> bool:
+    def is_new_elsewhere(self, notice: SignalHeard, now: float) -> bool:
         """Another agent was sent the signal: whether our workers do not have it yet."""
+        number = notice.number
         if number not in self._allowed or now - self._sent_at.get(number, NEVER) < SAME_SIGNAL_S:
             return False
-        self._heard_at[number] = now
+        heard_at, whose = self._heard.get(number, (NEVER, ""))
+        if whose != notice.node_id and now - heard_at < SAME_SIGNAL_S:
+            return False
+        self._heard[number] = (now, notice.node_id)
         return True
 
 

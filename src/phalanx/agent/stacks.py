@@ -136,7 +136,7 @@ class StacksMachine(Machine[StacksState]):
         self._owed.clear()
         if self._slow and self._is_waited_for:
             self.state = StacksState.WAITING
-            return answers
+            return [*answers, AskDone(Ask.STACKS, "")]
         return [*answers, *self._finish()]
 
     def _answered_early(self, event: AskAnswered, now: float) -> None:
@@ -165,7 +165,7 @@ class StacksMachine(Machine[StacksState]):
         return [SaveStacks(self._number, reason)]
 
     def _add(self, event: TimerExpired, reason: str) -> list[Any]:
-        """Others are asked once, also if another node has asked them: it may end its worker before they are done."""
+        """Others are asked once; if another node has asked already, the store makes one ask of both."""
         is_first = not self._slow
         self._slow[event.pid] = event
         settled = self._group.round

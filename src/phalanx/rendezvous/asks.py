@@ -1,8 +1,8 @@
 """What the nodes of a round say to each other in passing: signals sent to one of them, and what is asked of all. Pure.
 
-An ask is ``job/asks/<kind>/<who asks>``, which every agent watches. A node that has done what was asked for reports it
-under ``nodes/``, to the leader alone; the leader writes into the ask that all have. So the messages of an ask grow
-linearly with the nodes. What is asked in a round is void in the next one.
+An ask is ``job/asks/<kind>/…``, which every agent watches. A node that has done what was asked for reports it under
+``nodes/``, to the leader alone; the leader writes into the ask that all have. So the messages of an ask grow linearly
+with the nodes, also when all of them ask at once. What is asked in a round is void in the next one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from phalanx.rendezvous.keys import JobKeys
 from phalanx.rendezvous.registration import Registration
 from phalanx.rendezvous.round import Round
 from phalanx.rendezvous.settings import MembershipSettings
-from phalanx.rendezvous.stored import AskRecord, RoundRecord, SignalRecord, encode
+from phalanx.rendezvous.stored import AskRecord, AskReport, RoundRecord, SignalRecord, encode
 from phalanx.rendezvous.view import JobView, View
-from phalanx.store.port import Operation, Put
+from phalanx.store.port import Compare, Field, Operation, Put
 
 __all__ = ["Ask", "AskAnswered", "AskDone", "AskHeard", "AskSent", "Asks", "answered", "checkpoint_wanted"]
 
@@ -28,7 +28,10 @@ ASK = "ask "  # and the kind of it
 DONE = "done "
 SIGNAL = "signal "  # and its number
 
+OF_NODES = "nodes"  # who asks, in the key; the leader's own asks have no name there
+
 REASON_MAX = 200  # characters: it is read by people
+DONE_MAX = 64  # asks that a node reports as done: more are not open at a time
 
 
 class Ask(Enum):
@@ -48,7 +51,7 @@ class AskSent(Struct):
 
 
 class AskDone(Struct):
-    """This node has done what ``AskHeard`` named."""
+    """This node has done what ``AskHeard`` named; without an id: what it asks for itself."""
 
     what: Ask
     id: str
@@ -66,68 +69,83 @@ class AskHeard(Struct):
 
 
 class AskAnswered(Struct):
-    """All members of the round have done what this node asked for, or have ended."""
+    """All members of the round have done what this node wants, or have ended; it may have been another that asked."""
 
     what: Ask
 
 
 class Asks:
-    """One node's part in it: what it has to tell, and what it was told."""
+    """One node's part in it: what it has to tell, and what it was told.
+
+    When many want the same at the same moment (a scheduler signals every launcher; all ranks hang in one collective),
+    the first word in the store is everybody's: each write is guarded by what was there when it was wanted.
+    """
 
     def __init__(self, settings: MembershipSettings, keys: JobKeys, here: Registration) -> None:
         self._node_id = settings.node_id
         self._keys = keys
         self._here = here
-        self._signals: set[int] = set()
+        self._signals: dict[
+            int, int | None
+        ] = {}  # → the revision at which it was sent to us, once that is known
         self._number = 0  # of the round that all of the following is about
         self._sequence = 0
-        self._asked: dict[Ask, AskRecord] = {}  # and not written yet
-        self._done: dict[Ask, str] = {}
+        self._wanted: dict[Ask, _Wanted] = {}  # and neither written nor asked by another node
+        self._written: dict[Ask, AskRecord] = {}
+        self._awaited: dict[Ask, str] = {}  # the ask whose answer is waited for
+        self._done: dict[Ask, dict[str, None]] = {}
+        self._has_untold: set[Ask] = set()
         self._heard: set[str] = set()
-        self._answered: set[str] = set()
 
     def note(self, event: SignalSent | AskSent | AskDone, running: Round | None) -> None:
         """Something is to be told. Of an ask, only in a round."""
         self._follow(running)
         if isinstance(event, SignalSent):
-            self._signals.add(event.number)
+            self._signals[event.number] = None
         elif running is None:
             return
         elif isinstance(event, AskDone):
-            self._done[event.what] = event.id
+            self._done.setdefault(event.what, {})[event.id or self._own_id(event.what)] = None
+            self._has_untold.add(event.what)
         else:
             self._sequence += 1
-            self._asked[event.what] = AskRecord(
+            record = AskRecord(
                 id=f"{self._node_id}.{self._number}.{self._sequence}",
                 node_id=self._node_id,
                 round=self._number,
                 reason=event.reason[:REASON_MAX],
             )
+            self._wanted[event.what] = _Wanted(record, None)
 
-    def tell(self, running: Round | None) -> list[Any]:
+    def tell(self, job: JobView, running: Round | None) -> list[Any]:
         """The transactions for what was not written yet."""
         self._follow(running)
         commands: list[Any] = []
         for number in sorted(self._signals):
-            put = Put(f"{self._keys.signals}{number}", encode(SignalRecord(node_id=self._node_id)))
-            commands += self._here.attempt(f"{SIGNAL}{number}", (), (put,))
-        for what, record in self._asked.items():
-            put = Put(self._keys.ask(what.value, self._node_id), encode(record))
-            commands += self._here.attempt(f"{ASK}{what.value}", (), (put,))
-        for what, identity in self._done.items():
+            commands += self._tell_signal(number, job)
+        for what in list(self._wanted):
+            commands += self._ask(what, job)
+        for what in self._has_untold:
             key = self._keys.report(self._number, self._node_id, what.value)
-            commands += self._here.attempt(f"{DONE}{what.value}", (), (Put(key, identity.encode()),))
+            ids = list(self._done[what])[-DONE_MAX:]
+            commands += self._here.attempt(
+                f"{DONE}{what.value} {len(self._done[what])}",
+                (),
+                (Put(key, encode(AskReport(ids="\n".join(ids)))),),
+            )
         return commands
 
     def was_told(self, purpose: str) -> bool:
         """Whether this was the purpose of one of the transactions above, which was applied."""
         kind, _, what = purpose.partition(" ")
         if kind + " " == SIGNAL:
-            self._signals.discard(int(what))
+            self._signals.pop(int(what), None)
         elif kind + " " == ASK:
-            self._asked.pop(Ask(what), None)
+            self._was_asked(Ask(what))
         elif kind + " " == DONE:
-            self._done.pop(Ask(what), None)
+            name, _, count = what.partition(" ")
+            if len(self._done.get(Ask(name), ())) == int(count):
+                self._has_untold.discard(Ask(name))
         else:
             return False
         return True
@@ -135,27 +153,81 @@ class Asks:
     def hear(self, job: JobView, running: Round | None) -> list[Any]:
         """What others say that was not heard before."""
         self._follow(running)
-        told: list[Any] = [SignalHeard(one) for one in job.new_signals(self._node_id)]
+        told: list[Any] = [SignalHeard(number, who) for number, who in job.new_signals(self._node_id)]
         for (kind, _), record in job.asks.items():
             if running is None or record.round != running.number or kind not in _KINDS:
                 continue
-            is_own = record.node_id == self._node_id
-            if is_own and record.is_answered and record.id not in self._answered:
-                self._answered.add(record.id)
-                told.append(AskAnswered(_KINDS[kind]))
-            if (not is_own or kind == Ask.CHECKPOINT.value) and record.id not in self._heard:
+            what = _KINDS[kind]
+            is_news = record.node_id != self._node_id or what is Ask.CHECKPOINT
+            if is_news and record.id not in self._heard:
                 self._heard.add(record.id)
-                told.append(AskHeard(_KINDS[kind], record.id, record.reason))
+                told.append(AskHeard(what, record.id, record.reason))
+            if record.is_answered and self._awaited.get(what) == record.id:
+                del self._awaited[what]
+                told.append(AskAnswered(what))
         return told
+
+    def _tell_signal(self, number: int, job: JobView) -> list[Any]:
+        since = self._signals[number]
+        if since is None:
+            since = self._signals[number] = job.revision
+        at, who = job.signals.get(number, (0, self._node_id))
+        if at > since and who != self._node_id:
+            del self._signals[number]  # another agent was sent it, too, and all have it from there
+            return []
+        put = Put(self._keys.signal(number), encode(SignalRecord(node_id=self._node_id)))
+        unchanged = Compare(self._keys.signal(number), Field.MOD_REVISION, at)
+        return self._here.attempt(f"{SIGNAL}{number}", (unchanged,), (put,))
+
+    def _ask(self, what: Ask, job: JobView) -> list[Any]:
+        wanted = self._wanted[what]
+        if wanted.since is None:
+            wanted = self._wanted[what] = _Wanted(wanted.record, job.revision)
+        place = (what.value, OF_NODES)
+        known, at = job.asks.get(place), job.asked_at.get(place, 0)
+        is_open = known is not None and known.round == self._number and not known.is_answered
+        # Stacks that others are saving now are those that we want; an older wish for a checkpoint may be fulfilled.
+        if known is not None and is_open and (what is Ask.STACKS or at > (wanted.since or 0)):
+            del self._wanted[what]
+            self._awaited[what] = known.id
+            return []
+        key = self._keys.ask(*place)
+        sent = self._here.attempt(
+            f"{ASK}{what.value}",
+            (Compare(key, Field.MOD_REVISION, at),),
+            (Put(key, encode(wanted.record)),),
+        )
+        if sent:
+            self._written[what] = wanted.record
+        return list(sent)
+
+    def _was_asked(self, what: Ask) -> None:
+        record = self._written.pop(what, None)
+        if record is None:
+            return  # of a round that is over
+        self._awaited[what] = record.id
+        if what in self._wanted and self._wanted[what].record == record:  # and not a later wish
+            del self._wanted[what]
+
+    def _own_id(self, what: Ask) -> str:
+        if what in self._wanted:
+            return self._wanted[what].record.id
+        return self._awaited.get(what, "")
 
     def _follow(self, running: Round | None) -> None:
         number = 0 if running is None else running.number
         if number != self._number:
             self._number = number
-            self._asked.clear()
-            self._done.clear()
+            for kept in (self._wanted, self._written, self._awaited, self._done):
+                kept.clear()
+            self._has_untold.clear()
             self._heard.clear()
-            self._answered.clear()
+
+
+class _Wanted(Struct):
+    record: AskRecord
+    since: int | None
+    """The store's revision when it was wanted; None: not known yet."""
 
 
 _KINDS: Mapping[str, Ask] = {one.value: one for one in Ask}
@@ -169,8 +241,7 @@ def answered(view: View, record: RoundRecord, keys: JobKeys) -> tuple[Operation,
         missing = [
             one
             for one in view.members
-            if one.node_id != ask.node_id
-            and one.node_id not in view.reports
+            if one.node_id not in view.reports
             and not view.is_lost(one)
             and ask.id not in view.saved.get(one.node_id, ())
         ]

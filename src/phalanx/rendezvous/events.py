@@ -199,6 +199,7 @@ class SignalHeard(Struct):
     """Another agent was sent a signal that stops nothing."""
 
     number: int
+    node_id: str
 
 
 class BarrierPassed(Struct):

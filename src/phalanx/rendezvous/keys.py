@@ -60,9 +60,13 @@ class JobKeys:
         """One report of a member: ``first_sign``, ``failing``, ``straggling`` or ``outcome``."""
         return f"{self.reports(number)}{node_id}/{kind}"
 
-    def ask(self, kind: str, node_id: str) -> str:
-        """What a node asks of all nodes of its round; without a node: what the leader asks."""
-        return f"{self.asks}{kind}/{node_id}"
+    def ask(self, kind: str, who: str) -> str:
+        """What is asked of all nodes of a round, by the nodes or, without a name, by the leader."""
+        return f"{self.asks}{kind}/{who}"
+
+    def signal(self, number: int) -> str:
+        """The last time that an agent was sent this signal."""
+        return f"{self.signals}{number}"
 
     def answer(self, node_id: str) -> str:
         """The leader's answer to the last question of this node, which the node alone waits for."""

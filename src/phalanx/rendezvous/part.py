@@ -337,7 +337,7 @@ class Part:
         if self._checkpoint is not None and self._mine is not None:
             key = self._keys.report(self._mine.number, self._settings.node_id, CHECKPOINT)
             commands += self._here.attempt(CHECKPOINT, (), (Put(key, str(self._checkpoint).encode()),))
-        commands += self.asks.tell(self.running)
+        commands += self.asks.tell(job, self.running)
         # A campaign that was under way may be won after this was told, and nobody would lead.
         is_elected = self.is_leading(job) and job.revision >= self._campaigned_at
         if self.is_leaving and (not self._has_told_leaving or is_elected):

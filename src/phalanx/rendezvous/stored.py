@@ -158,8 +158,15 @@ class Answer(Struct, kw_only=True):
     delay_s: float = 0.0
 
 
+class AskReport(Struct, kw_only=True):
+    """``nodes/reports/<round>/<node id>/<kind>``: which asks this node has done."""
+
+    ids: str
+    """One in each line."""
+
+
 class AskRecord(Struct, kw_only=True):
-    """``job/asks/<kind>/<who asks>``: what is asked of all nodes of a round."""
+    """``job/asks/<kind>/…``: what is asked of all nodes of a round."""
 
     id: str
     node_id: str

@@ -9,6 +9,7 @@ from phalanx.rendezvous.keys import SINGLE, JobKeys
 from phalanx.rendezvous.stored import (
     Answer,
     AskRecord,
+    AskReport,
     BadRecord,
     Joined,
     Member,
@@ -150,6 +151,10 @@ class JobView:
         self.waiting: Waiting | None = None
         self.answers: dict[str, Answer] = {}
         self.asks: dict[tuple[str, str], AskRecord] = {}
+        """By kind and who asks; ``asked_at``: the revisions."""
+        self.asked_at: dict[tuple[str, str], int] = {}
+        self.signals: dict[int, tuple[int, str]] = {}
+        """Number → the revision of the last one, and which node was sent it."""
         self.broken = ""
         """Why this job cannot be understood any more; empty: it can."""
         self.refused: list[str] = []
@@ -163,9 +168,9 @@ class JobView:
         has_run = record is not None and (record.number > 1 or record.phase is not Phase.JOINING)
         return has_run or self.verdict is not None
 
-    def new_signals(self, own: str) -> list[int]:
-        """Numbers of the signals that other agents than ``own`` were sent; each is told once."""
-        new = [number for number, node_id in self._signals if node_id != own]
+    def new_signals(self, own: str) -> list[tuple[int, str]]:
+        """The signals that other agents than ``own`` were sent, by number and agent; each is told once."""
+        new = [one for one in self._signals if one[1] != own]
         self._signals.clear()
         return new
 
@@ -212,10 +217,13 @@ class JobView:
                 self.answers[kv.key.removeprefix(self._keys.all_answers)] = decode(Answer, kv.value)
             elif kv.key.startswith(self._keys.asks):
                 self.asks[self._ask(kv.key)] = decode(AskRecord, kv.value)
+                self.asked_at[self._ask(kv.key)] = kv.mod_revision
             elif kv.key.startswith(self._keys.signals):
                 number = kv.key.removeprefix(self._keys.signals)
                 node_id = decode(SignalRecord, kv.value).node_id
-                self._signals += [(int(number), node_id)] if _is_number(number) else []
+                if _is_number(number):
+                    self._signals.append((int(number), node_id))
+                    self.signals[int(number)] = (kv.mod_revision, node_id)
         except BadRecord as reason:
             self.refused.append(str(reason))
             if kv.key in (self._keys.round, self._keys.verdict):  # nobody can go on without these
@@ -234,6 +242,7 @@ class JobView:
             self.answers.pop(key.removeprefix(self._keys.all_answers), None)
         elif key.startswith(self._keys.asks):
             self.asks.pop(self._ask(key), None)
+            self.asked_at.pop(self._ask(key), None)
 
     def _ask(self, key: str) -> tuple[str, str]:
         """Kind, and who asks."""
@@ -326,7 +335,7 @@ class Nodes:
             self._checkpoints += 1
         elif what == "stacks":
             saved = self._saved.setdefault(number, {})
-            saved[node_id] = saved.get(node_id, frozenset()) | {kv.value.decode(errors="replace")}
+            saved[node_id] = frozenset(decode(AskReport, kv.value).ids.split("\n"))
         elif what.startswith(SINGLE) and _is_number(what.removeprefix(SINGLE)):
             questions = self._questions.setdefault(number, {}).setdefault(node_id, {})
             questions[int(what.removeprefix(SINGLE))] = decode(Report, kv.value)
