@@ -95,12 +95,11 @@ def sample(state: State, source: Path, root: Path, turn: int) -> dict[str, float
     ]
     turned = [*ways[turn % 3 :], *ways[: turn % 3], *checks[turn % 3 :], *checks[: turn % 3]]
     found = {name: timed(do) for name, do in turned}
-    found["stall foreground"] = checkpointer.last_stall_s
-    with Checkpointer(folder / "later", background=1) as later:
+    found["stall foreground"] = found["save phalanx"]
+    with Checkpointer(folder / "later", background=True) as later:
         found["stall copy of the state"] = timed(state.snapshot)
-        later.save(1, state)
-        found["stall background"] = later.last_stall_s
-        found["until it is visible"] = timed(later.wait) + later.last_stall_s
+        found["stall background"] = timed(lambda: later.save(1, state))
+        found["until it is visible"] = found["stall background"] + timed(later.wait)
     shutil.rmtree(folder)
     os.sync()  # what one sample has left in the page cache is no load for the next one
     return found

@@ -56,7 +56,7 @@ def writer(files: Files, step: int, version: str) -> Callable[[Path], None]:
 def checkpointer(folder: Path, files: Files | None = None, keep: int = 2) -> Checkpointer:
     made = Checkpointer(folder, keep)
     if files is not None:
-        made.shelf.files = files
+        made._settings.shelf.files = files
     return made
 
 
@@ -74,7 +74,7 @@ def save_sharded(folder: Path, step: int, version: str = "first", files: Files |
     try:
         for part in (0, 1):
             staging = Staging(
-                shelf, step, part=part, world_size=2, writer="rank", run_id="job", round_number=2
+                shelf, step, part=part, world_size=2, layout="sharded", run_id="job", round_number=2
             )
             stagings.append(staging)
         records = [staging.write(writer(used, step, version)) for staging in stagings]

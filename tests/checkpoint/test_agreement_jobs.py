@@ -25,7 +25,7 @@ _WORKER = """
     from pathlib import Path
     from phalanx.checkpoint import Checkpointer, CheckpointError
 
-    told, writer, folders = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    told, layout, folders = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     rank, node = int(os.environ["RANK"]), int(os.environ["GROUP_RANK"])
 
     class Said(logging.Handler):
@@ -35,10 +35,10 @@ _WORKER = """
                 self.lines.append(record.getMessage())
 
     logging.getLogger("phalanx.checkpoint").addHandler(Said())
-    checkpointer = Checkpointer(folders[node % len(folders)], writer=writer)
+    checkpointer = Checkpointer(folders[node % len(folders)], per_node=layout == "per-node")
     try:
         if os.environ.get("DIES") == str(rank) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            checkpointer.shelf.check = lambda *_, **__: os.kill(os.getpid(), 9)
+            checkpointer._settings.shelf.check = lambda *_, **__: os.kill(os.getpid(), 9)
         loaded = checkpointer.load_latest()
         found = loaded and loaded.step
     except CheckpointError as error:
@@ -65,7 +65,7 @@ class Job:
     def run(
         self,
         *folders: Path,
-        writer: str = "job",
+        layout: str = "whole",
         nodes: int = 1,
         workers: int = 4,
         env: dict[str, str] | None = None,
@@ -97,7 +97,7 @@ class Job:
                 "--rdzv-id",
                 "job",
             ]
-        command = [sys.executable, "-m", "phalanx", "run", *flags, str(self.worker), str(told), writer]
+        command = [sys.executable, "-m", "phalanx", "run", *flags, str(self.worker), str(told), layout]
         agents = [
             subprocess.Popen(
                 [*command, *map(str, folders)], stderr=subprocess.PIPE, text=True, env=_environment(env)
@@ -149,7 +149,7 @@ def test_a_fault_in_any_ranks_share_moves_all_to_an_older_step_and_is_named_once
 
 def test_nodes_with_folders_of_their_own_load_the_newest_step_that_both_have(job: Job) -> None:
     one, other = job.steps("one", 1, 2, 3), job.steps("other", 1, 2)
-    found, said = job.run(one, other, writer="node", nodes=2, workers=2)
+    found, said = job.run(one, other, layout="per-node", nodes=2, workers=2)
     assert found == {2}
     assert not any(said.values())
     assert Checkpointer(one, world_size=1).steps() == [1, 2, 3], "a step that one node has is not harmed"
@@ -158,7 +158,7 @@ def test_nodes_with_folders_of_their_own_load_the_newest_step_that_both_have(job
 def test_a_step_that_is_damaged_on_one_node_is_set_aside_there_and_not_on_the_other(job: Job) -> None:
     one, other = job.steps("one", 1, 2), job.steps("other", 1, 2)
     _flip(other / "step-000000002" / "file5.bin")
-    found, said = job.run(one, other, writer="node", nodes=2, workers=2)
+    found, said = job.run(one, other, layout="per-node", nodes=2, workers=2)
     assert found == {1}
     assert sum(map(len, said.values())) == 1
     assert Checkpointer(one, world_size=1).steps() == [1, 2]
@@ -167,7 +167,7 @@ def test_a_step_that_is_damaged_on_one_node_is_set_aside_there_and_not_on_the_ot
 
 
 def test_nodes_without_a_step_in_common_begin_anew_and_say_so(job: Job) -> None:
-    found, said = job.run(job.steps("one", 1, 2), job.steps("other"), writer="node", nodes=2, workers=1)
+    found, said = job.run(job.steps("one", 1, 2), job.steps("other"), layout="per-node", nodes=2, workers=1)
     assert found == {None}
     assert "can be read by all 2 ranks, and 1 of them see some" in said[0][0]
     assert said[1] == []

@@ -27,18 +27,17 @@ def read(saved: Any) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("strong", [False, True])
-def test_what_was_saved_is_loaded(strong: bool, quick_folder: Path) -> None:
-    checkpointer = Checkpointer(quick_folder / "a/b", strong=strong)
+@pytest.mark.parametrize("checksum", [None, "sha256", "xxh3_128"])
+def test_what_was_saved_is_loaded(checksum: str | None, quick_folder: Path) -> None:
+    checkpointer = Checkpointer(quick_folder / "a/b", checksum=checksum)
     assert checkpointer.load_latest() is None
-    assert checkpointer.save(100, weights, {"epoch": 3}) is True
+    checkpointer.save(100, weights, {"epoch": 3})
     loaded = checkpointer.load_latest(read)
     assert loaded is not None
     assert (loaded.step, loaded.meta, loaded.value) == (100, {"epoch": 3}, b"1234")
     assert loaded.saved.parts == (quick_folder / "a/b/step-000000100",)
     assert checkpointer.verify() == []
-    algorithm = '"algorithm": "sha256"' if strong else '"algorithm": "xxh3_128"'
-    assert algorithm in (loaded.saved.folder / "manifest.json").read_text()
+    assert f'"algorithm": "{checksum or "xxh3_128"}"' in (loaded.saved.folder / "manifest.json").read_text()
 
 
 def test_the_newest_good_step_is_loaded_and_the_damaged_ones_are_named_once(
@@ -175,20 +174,40 @@ def test_what_cannot_be_kept_is_refused_and_leaves_nothing(write: Any, says: str
 
 
 class StillWriting(RealFiles):
-    """While the first file is put on the disk, a thread of the writer goes on."""
+    """While a file is put on the disk, a thread of the writer goes on with one that was before it."""
 
     def sync_file(self, path: Path) -> None:
         super().sync_file(path)
         if path.name == "weights":
-            with path.open("ab") as file:
+            with (path.parent / "early").open("ab") as file:
                 file.write(b"5")
+
+
+class TellsLate(RealFiles):
+    """A network file system that tells the time of a file's last change when the file is flushed."""
+
+    def sync_file(self, path: Path) -> None:
+        super().sync_file(path)
+        os.utime(path)
 
 
 def test_a_file_that_changes_after_the_writer_returned_is_refused(quick_folder: Path) -> None:
     checkpointer = Checkpointer(quick_folder)
-    checkpointer.shelf.files = StillWriting()
-    with pytest.raises(SaveFailed, match="'weights' changed after the writer had returned"):
-        checkpointer.save(1, weights)
+    checkpointer._settings.shelf.files = StillWriting()
+
+    def write(folder: Path) -> None:
+        weights(folder)
+        (folder / "early").write_bytes(b"1")
+
+    with pytest.raises(SaveFailed, match="'early' changed after the writer had returned"):
+        checkpointer.save(1, write)
+
+
+def test_a_time_that_is_told_with_the_flush_is_no_change(quick_folder: Path) -> None:
+    checkpointer = Checkpointer(quick_folder)
+    checkpointer._settings.shelf.files = TellsLate()
+    checkpointer.save(1, weights)
+    assert checkpointer.verify() == []
 
 
 @pytest.mark.parametrize(
@@ -221,9 +240,8 @@ def test_meta_and_state_are_checked_before_anything_is_written(tmp_path: Path) -
 
 
 def test_ranks_that_do_not_write_return_at_once(tmp_path: Path) -> None:
-    assert Checkpointer(tmp_path / "x", rank=1, world_size=2).save(1, weights) is False
-    node = Checkpointer(tmp_path / "x", writer="node", rank=3, local_rank=1, world_size=4)
-    assert node.save(1, weights) is False
+    Checkpointer(tmp_path / "x", rank=1, world_size=2).save(1, weights)
+    Checkpointer(tmp_path / "x", per_node=True, rank=3, local_rank=1, world_size=4).save(1, weights)
     assert not (tmp_path / "x").exists()
 
 

@@ -32,7 +32,7 @@ FILES = {
 GOOD = Manifest(
     step=1000,
     world_size=2,
-    writer="job",
+    layout="whole",
     algorithm="xxh3_128",
     files=FILES,
     parts=(),
@@ -98,7 +98,7 @@ def test_a_cut_manifest_is_refused(length: int) -> None:
         ({"parts": ["rank-00000"]}, "other parts than its world size of 2"),
         ({"parts": ["../..", "rank-00001"]}, "other parts than its world size of 2"),
         ({"parts": ["rank-00000", "rank-00001"]}, "outside of its parts"),
-        ({"writer": "nobody"}, "garbles"),
+        ({"layout": "nobody"}, "garbles"),
         ({"meta": 3}, "garbles"),
         ({"saved_at": "today"}, "garbles when"),
         ({"format": "other"}, "is no manifest"),

@@ -43,7 +43,7 @@ _WORKER = """
                 Deadly.done += 1
             return object.__getattribute__(self, name)
 
-    checkpointer = Checkpointer(folder, 2, writer="rank", background=background)
+    checkpointer = Checkpointer(folder, 2, sharded=True, background=background)
     loaded = checkpointer.load_latest()
     step = loaded.step if loaded else 0
     parts = [part["mine"] for part in loaded.value] if loaded else []
@@ -59,7 +59,7 @@ _WORKER = """
         plain.write(place, {"mine": [rank, step + 1]})
 
     if rank == victim and restart:
-        checkpointer.shelf.files = Deadly()
+        checkpointer._settings.shelf.files = Deadly()
     checkpointer.save(step + 1, write)
     checkpointer.close()
     if rank == victim:

@@ -166,7 +166,7 @@ def _md5_manifest(folder: Path, step: int, files: Files) -> Manifest:
     return Manifest(
         step=step,
         world_size=1,
-        writer="job",
+        layout="whole",
         algorithm="md5",
         files={name: FileRecord(regular[name].st_size, sums[name], "md5") for name in data},
         parts=(),
@@ -196,7 +196,7 @@ def _problem(step: int, name: str, error: OSError) -> Problem:
         return Problem(step, name, "is missing")
     if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENOTDIR, errno.EISDIR):
         return Problem(step, name, "is no regular file")
-    return Problem(step, name, f"cannot be read: {error.strerror}")
+    return Problem(step, name, f"cannot be read here: {error.strerror}", is_damage=False)
 
 
 def _damaged(step: int, name: str, error: OSError) -> Damaged:

@@ -24,20 +24,27 @@ THREADS_FROM_BYTES = 64 * 1024 * 1024  # less is read before the threads are the
 Found = tuple[int, str]
 
 
-def algorithm(*, strong: bool) -> str:
-    """The kind of checksum of what is saved here: xxh3_128 if xxhash is installed, sha256 if not, or if ``strong``.
+def algorithm(wanted: str | None = None) -> str:
+    """The kind of checksum of what is saved here: ``wanted``, else xxh3_128 if xxhash is installed, else sha256.
 
-    >>> algorithm(strong=True)
+    Raises ``ValueError`` for a kind that is unknown, or not possible here.
+
+    >>> algorithm("sha256")
     'sha256'
     """
-    if not strong:
-        try:
-            import xxhash  # noqa: F401
-        except ImportError:
-            pass
-        else:
-            return "xxh3_128"
-    return "sha256"
+    if wanted == "sha256":
+        return wanted
+    if wanted not in (None, "xxh3_128"):
+        raise ValueError(f"checksum is 'xxh3_128' or 'sha256', not {wanted!r}")
+    try:
+        import xxhash  # noqa: F401
+    except ImportError:
+        if wanted is None:
+            return "sha256"
+        raise ValueError(
+            "checksum='xxh3_128' needs the package xxhash, which is not installed here: pip install xxhash"
+        ) from None
+    return "xxh3_128"
 
 
 def checksum_of(path: Path, kind: str, files: Files) -> tuple[int, str]:

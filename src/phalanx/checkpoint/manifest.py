@@ -36,7 +36,7 @@ SIZE_MAX = 2**63 - 1  # of a file, on any file system
 WORLD_MAX = 10_000_000
 NAME_BYTES_MAX = 4000  # PATH_MAX is 4096, and the folder has a name, too
 DIGITS = {"xxh3_128": 32, "sha256": 64, "md5": 32}  # hexadecimal digits of a checksum
-_WRITERS = ("job", "node", "rank")
+_LAYOUTS = ("whole", "per-node", "sharded")
 
 
 class UnreadableManifest(ValueError):
@@ -100,7 +100,7 @@ class Manifest(Struct, kw_only=True):
 
     step: int
     world_size: int
-    writer: str
+    layout: str
     algorithm: str
     files: dict[str, FileRecord]
     parts: tuple[str, ...]
@@ -117,7 +117,7 @@ def encode(manifest: Manifest) -> bytes:
         "version": VERSION,
         "step": manifest.step,
         "world_size": manifest.world_size,
-        "writer": manifest.writer,
+        "layout": manifest.layout,
         "algorithm": manifest.algorithm,
         "files": {name: _file_json(file, manifest.algorithm) for name, file in manifest.files.items()},
         "parts": list(manifest.parts),
@@ -229,8 +229,8 @@ def _manifest(value: dict[str, Any]) -> Manifest:
     if not isinstance(parts, list) or parts not in ([], [part_name(rank) for rank in range(world_size)]):
         raise UnreadableManifest(f"has other parts than its world size of {world_size} says")
     files, meta, saved_at = value["files"], value["meta"], value["saved_at"]
-    if not isinstance(files, dict) or not isinstance(meta, dict) or value["writer"] not in _WRITERS:
-        raise UnreadableManifest("garbles its files, its meta or its writer")
+    if not isinstance(files, dict) or not isinstance(meta, dict) or value["layout"] not in _LAYOUTS:
+        raise UnreadableManifest("garbles its files, its meta or its layout")
     if not isinstance(saved_at, int | float) or not isinstance(value["run_id"], str):
         raise UnreadableManifest("garbles when or by which job it was saved")
     found = {
@@ -243,7 +243,7 @@ def _manifest(value: dict[str, Any]) -> Manifest:
     return Manifest(
         step=_check_int(value["step"], "step", 0, STEP_MAX),
         world_size=world_size,
-        writer=value["writer"],
+        layout=value["layout"],
         algorithm=algorithm,
         files=found,
         parts=tuple(parts),

@@ -12,7 +12,10 @@ __all__ = ["Loaded", "Problem", "Readable", "SavedStep", "Writable", "read_by", 
 
 
 class Writable(Protocol):
-    """An object that can write itself into a folder."""
+    """An object that can write itself into a folder.
+
+    One that also has ``write_part(folder, rank)`` is asked for that in a sharded step: what ``rank`` writes of it.
+    """
 
     def write(self, folder: Path) -> None:
         """Write all of it into ``folder``, which is there and empty. Nothing may change a file after the return."""
@@ -28,11 +31,12 @@ class Readable(Protocol):
 class SavedStep(Struct):
     """A step that was found good. Unsharded, ``parts`` is ``(folder,)``; sharded, ``parts[i]`` is what rank i wrote.
 
+    ``world_size`` is that of the job that saved it; ``rank`` of ``world_size_now`` is who reads it.
+
     >>> import tempfile
     >>> from phalanx.checkpoint import Checkpointer
     >>> checkpointer = Checkpointer(tempfile.mkdtemp())
     >>> checkpointer.save(100, lambda folder: (folder / "weights").write_bytes(b"1234"), {"epoch": 3})
-    True
     >>> saved = checkpointer.load(100, lambda saved: saved).saved
     >>> saved.step, saved.meta, saved.world_size, (saved.parts[0] / "weights").read_bytes()
     (100, {'epoch': 3}, 1, b'1234')
@@ -43,6 +47,8 @@ class SavedStep(Struct):
     world_size: int
     folder: Path
     parts: tuple[Path, ...]
+    rank: int = 0
+    world_size_now: int = 1
 
 
 class Loaded:
@@ -67,6 +73,9 @@ class Loaded:
 class Problem(Struct):
     """One thing that is wrong with a step: in which file of it (empty: the step as a whole), and what.
 
+    ``is_damage`` is False where only this machine cannot read it (EIO, which a network file system gives, too): another
+    one may.
+
     >>> print(Problem(100, "model.pt", "has 5 bytes instead of 7"))
     step 100: model.pt has 5 bytes instead of 7
     """
@@ -74,19 +83,24 @@ class Problem(Struct):
     step: int
     file: str
     what: str
+    is_damage: bool = True
 
     def __str__(self) -> str:
         return f"step {self.step}: {self.file + ' ' if self.file else ''}{self.what}"
 
 
-def writer_of(state: object) -> Callable[[Path], None]:
+def writer_of(state: object, part: int | None = None) -> Callable[[Path], None]:
     """What writes ``state`` into a folder: itself, its ``write``, or for a mapping one file per entry.
 
-    Raises ``TypeError`` for anything else.
+    Of a sharded step ``part`` is the rank whose part it is, and ``write_part`` goes before ``write``. Raises
+    ``TypeError`` for anything else.
 
     >>> writer_of(print) is print
     True
     """
+    write_part = getattr(state, "write_part", None)
+    if part is not None and callable(write_part):
+        return lambda folder: write_part(folder, part)
     write = getattr(state, "write", None)
     if callable(write):
         return cast("Callable[[Path], None]", write)

@@ -6,8 +6,6 @@ rank wrote, or why it does not. No rank waits for one that has failed.
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,16 +13,14 @@ from typing import Any
 from phalanx.checkpoint.agreement import Member
 from phalanx.checkpoint.agreement_resume import agreed_step
 from phalanx.checkpoint.background import Background, snapshot_of
-from phalanx.checkpoint.exceptions import NoPeers
+from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
+from phalanx.checkpoint.manifest import json_value
 from phalanx.checkpoint.peers import Circle, find_peers
+from phalanx.checkpoint.saved import writer_of
+from phalanx.checkpoint.settings import Settings
 from phalanx.checkpoint.sharded import Sharded
-from phalanx.checkpoint.shelf import Shelf
 from phalanx.checkpoint.staging import Staging
-
-TYPE_CHECKING = False  # as in phalanx.errors
-
-if TYPE_CHECKING:
-    from phalanx.checkpoint.checkpointer import Checkpointer
+from phalanx.errors.channel import checkpoint_done, checkpoint_taken
 
 __all__ = ["Saves"]
 
@@ -32,77 +28,84 @@ __all__ = ["Saves"]
 class Saves:
     """The saves of one checkpointer, in the order of the calls."""
 
-    def __init__(self, owner: Checkpointer) -> None:
-        self._owner = owner
-        self._shelf: Shelf = owner.shelf
-        self._background = Background(owner.background) if owner.background else None
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._shelf = settings.shelf
+        self._background = Background(settings.background) if settings.background else None
         self._circle_of_ranks: Circle | None = None
-        self.last_stall_s = 0.0
+        self._is_closed = False
 
-    def save(self, step: int, state: object, check: Callable[[], dict[str, Any]]) -> None:
-        """Save ``step``; ``check`` returns the metadata as JSON has it, or raises for what cannot be saved."""
-        began_at = time.monotonic()
-        try:
-            if self._owner.writer == "rank":
-                self._save_part(step, state, check)
-            else:
-                meta = check()
-                self._do(step, state, lambda kept: self._save_whole(step, kept, meta))
-        finally:
-            self.last_stall_s = time.monotonic() - began_at
+    def save(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
+        """Save ``step``. What cannot be saved is a mistake on all ranks, also on those that write nothing."""
+        if self._settings.layout == "sharded":
+            self._save_part(step, state, meta)
+            return
+        kept_meta = self._checked(step, state, meta)
+        if self._settings.writes:
+            self._do(step, state, lambda kept: self._save_whole(step, kept, kept_meta))
+        else:
+            checkpoint_taken()
 
     def agreed_step(self) -> int | None:
         """The step that all ranks resume from; waits for saves in the background first."""
-        owner, circle = self._owner, self._circle()
+        settings, circle = self._settings, self._circle()
         fault: BaseException | None = None
         try:
             self.wait(None)
         except Exception as error:  # noqa: BLE001 # raised once the other ranks know
             fault = error
-        place_keeper = owner.local_rank == 0 if owner.writer == "node" else owner.rank == 0
-        return agreed_step(circle, self._shelf, share=_share(owner), is_keeper=place_keeper, fault=fault)
+        return agreed_step(circle, self._shelf, share=settings.share, is_keeper=settings.keeps, fault=fault)
+
+    def has_loaded(self, step: int) -> None:
+        """This step was loaded: training goes on from it."""
 
     def wait(self, timeout_s: float | None) -> None:
         """Return when all is saved. Raises the error of a save, once, or ``StillSaving``."""
         if self._background is not None:
             self._background.wait(timeout_s)
 
+    def close(self) -> None:
+        """Take no more saves, and wait for those that were taken."""
+        self._is_closed = True
+        self.wait(None)
+
+    def _checked(self, step: int, state: object, meta: Mapping[str, Any] | None) -> dict[str, Any]:
+        """The metadata as JSON has it. Raises for what cannot be saved, or not any more."""
+        if self._is_closed:
+            raise SaveFailed(f"step {step} was not saved: its checkpointer is closed; make another one")
+        kept: dict[str, Any] = json_value({} if meta is None else meta, "meta")
+        writer_of(state)
+        return kept
+
     def _do(self, step: int, state: object, save: Callable[[object], object]) -> None:
         """Save now, or a copy later."""
         if self._background is None:
+            checkpoint_taken()
             save(state)
             return
         self._background.make_room()
         _refuse_early(state)
         kept = snapshot_of(state)
+        checkpoint_taken()
         self._background.put(step, lambda: save(kept))
 
     def _save_whole(self, step: int, state: object, meta: dict[str, Any]) -> None:
-        owner = self._owner
-        owner.tidy()
-        staging = Staging(
-            self._shelf,
-            step,
-            world_size=owner.world_size,
-            writer=owner.writer,
-            run_id=owner.run_id,
-            round_number=owner.round,
-            strong=owner.strong,
-        )
+        self._tidy()
+        staging = self._staging(step)
         try:
             staging.publish([staging.write(state)], meta)
         except BaseException:
             staging.abandon()
             raise
-        owner.published(step)
+        self._published(step)
 
-    def _save_part(self, step: int, state: object, check: Callable[[], dict[str, Any]]) -> None:
+    def _save_part(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
         circle = self._circle()
         number = circle.next_number()
-        sharded = Sharded(circle, self._shelf.files, self._open_staging, self._owner.published, self._marks())
+        sharded = Sharded(circle, self._shelf.files, self._open_staging, self._published, self._marks())
         try:
-            meta = check()
-            self._do(step, state, lambda kept: sharded.save(number, step, kept, meta))
+            kept_meta = self._checked(step, state, meta)
+            self._do(step, state, lambda kept: sharded.save(number, step, kept, kept_meta))
         except Exception as error:
             if not sharded.has_spoken:
                 self._refuse(sharded, number, step, error)
@@ -118,32 +121,43 @@ class Saves:
             self._background.put(step, lambda: sharded.refuse(number, step, text))
 
     def _open_staging(self, step: int, number: int) -> Staging:
-        owner = self._owner
-        if owner.rank == 0:
-            owner.tidy()
+        if self._settings.keeps:
+            self._tidy()
+        return self._staging(step, part=self._settings.rank, attempt=number)
+
+    def _staging(self, step: int, *, part: int | None = None, attempt: int = 0) -> Staging:
+        settings = self._settings
         return Staging(
             self._shelf,
             step,
-            part=owner.rank,
-            world_size=owner.world_size,
-            writer="rank",
-            run_id=owner.run_id,
-            round_number=owner.round,
-            attempt=number,
-            strong=owner.strong,
+            part=part,
+            world_size=settings.world_size,
+            layout=settings.layout,
+            run_id=settings.run_id,
+            round_number=settings.round,
+            attempt=attempt,
+            checksum=settings.checksum,
         )
 
+    def _tidy(self) -> None:
+        """What comes before a save: what interrupted ones have left is removed."""
+        self._shelf.tidy(run_id=self._settings.run_id, round_number=self._settings.round)
+
+    def _published(self, step: int) -> None:
+        """What follows a publication: the agent is told, and old steps are removed."""
+        checkpoint_done(step)
+        self._shelf.retain(self._settings.keep, just=step)
+
     def _marks(self) -> Mapping[str, Any]:
-        return {"run_id": self._owner.run_id, "round": self._owner.round}
+        return {"run_id": self._settings.run_id, "round": self._settings.round}
 
     def _circle(self) -> Circle:
         """Made when it is first needed: all ranks come to that in the same call."""
         if self._circle_of_ranks is None:
-            owner = self._owner
-            place = owner.rank - owner.local_rank if owner.writer == "node" else 0
-            me = Member(owner.rank, owner.world_size, place)
-            peers = find_peers(owner.store, owner.world_size)
-            self._circle_of_ranks = Circle(peers, me, owner.timeout_s)
+            settings = self._settings
+            me = Member(settings.rank, settings.world_size, settings.place)
+            peers = find_peers(settings.store, settings.world_size)
+            self._circle_of_ranks = Circle(peers, me, settings.timeout_s)
         return self._circle_of_ranks
 
 
@@ -153,17 +167,3 @@ def _refuse_early(state: object) -> None:
         from phalanx.checkpoint.adapters import plain
 
         plain.check(state)
-
-
-def _share(owner: Checkpointer) -> tuple[int, int] | None:
-    """What of a step this rank reads to check it: together the ranks of a node read all that the node will load.
-
-    Of a sharded step a node loads a part, and which is not known here: all ranks together read all of it.
-    """
-    if owner.writer == "rank":
-        return owner.rank, owner.world_size
-    try:
-        count = int(os.environ["LOCAL_WORLD_SIZE"])
-    except (KeyError, ValueError):
-        return None
-    return (owner.local_rank, count) if 0 <= owner.local_rank < count else None

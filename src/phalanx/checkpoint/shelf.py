@@ -84,11 +84,11 @@ class Shelf:
         names = [name for name in share_of(manifest.files, share) if name not in wrong]
         return [*problems, *checksum_problems(folder, manifest, names, self.files)]
 
-    def saved(self, step: int, manifest: Manifest) -> SavedStep:
-        """What a reader gets of a step that was looked at."""
+    def saved(self, step: int, manifest: Manifest, rank: int = 0, world_size_now: int = 1) -> SavedStep:
+        """What a reader, which is ``rank``, gets of a step that was looked at."""
         folder = self.place(step)
         parts = tuple(folder / part for part in manifest.parts) or (folder,)
-        return SavedStep(step, manifest.meta, manifest.world_size, folder, parts)
+        return SavedStep(step, manifest.meta, manifest.world_size, folder, parts, rank, world_size_now)
 
     def identity(self, step: int) -> tuple[int, int] | None:
         """Which folder a step is, whatever its name: for ``set_aside`` after a long look. None: it is gone."""

@@ -45,21 +45,22 @@ class Staging:
         *,
         part: int | None = None,
         world_size: int = 1,
-        writer: str = "job",
+        layout: str = "whole",
         run_id: str = "",
         round_number: int = 0,
         attempt: int = 0,
-        strong: bool = False,
+        checksum: str | None = None,
     ) -> None:
         self.step = step
         self.part = part
+        self.is_begun_by_all = False  # of a sharded save whose ranks first agreed that all are about to write
         self._shelf = shelf
         self._files = shelf.files
         self._world_size = world_size
-        self._writer = writer
+        self._layout = layout
         self._run_id = run_id
         self._round = round_number
-        self._algorithm = checksums.algorithm(strong=strong)
+        self._algorithm = checksums.algorithm(checksum)
         # Of an unsharded step nobody else needs the name, and of two jobs without a run id each has its own.
         last = os.urandom(4).hex() if part is None else f"{attempt:x}"
         token = f"{naming.token_of(run_id, round_number)}.{last}"
@@ -75,12 +76,13 @@ class Staging:
         return self.folder if self.part is None else self.folder / naming.part_name(self.part)
 
     def write(self, state: object) -> PartRecord:
-        """Write ``state``, put it on the disk, and read it back for its checksums.
+        """``fill`` and ``seal``."""
+        self.fill(state)
+        return self.seal()
 
-        Refuses what cannot be kept: links, FIFOs and the like, names that are not UTF-8, and files that are still
-        being changed. An unsharded step needs a file; a rank's part may be empty.
-        """
-        write = writer_of(state)
+    def fill(self, state: object) -> None:
+        """Let ``state`` write its files: after that it may change."""
+        write = writer_of(state, self.part)
         with self._failing():
             if self.part is not None:
                 self._make_part()
@@ -92,11 +94,21 @@ class Staging:
             raise SaveFailed(
                 f"step {self.step} was not saved: its writer failed with {type(error).__name__}: {error}"
             ) from error
+
+    def seal(self) -> PartRecord:
+        """Put what was written on the disk, and read it back for its checksums.
+
+        Refuses what cannot be kept: links, FIFOs and the like, names that are not UTF-8, and files that are still
+        being changed. An unsharded step needs a file; a rank's part may be empty.
+        """
         with self._failing():
             seen = tree(self.place)
             regular = sorted(self._kept(seen))
             for name in regular:
                 self._files.sync_file(self.place / name)
+                # Only now: some network file systems (NFS with delegations, Lustre) tell a file's time when it is
+                # flushed. What changed before that is in the checksum.
+                seen[name] = os.lstat(self.place / name)
             record = PartRecord(self.part, self._read_back(regular, seen))
             self._refuse_changes(seen, tree(self.place))
             for name in sorted(seen.keys() - set(regular), reverse=True):
@@ -125,7 +137,7 @@ class Staging:
         manifest = Manifest(
             step=self.step,
             world_size=self._world_size,
-            writer=self._writer,
+            layout=self._layout,
             algorithm=self._algorithm,
             files=files,
             parts=tuple(naming.part_name(rank) for rank in ranks if rank is not None),

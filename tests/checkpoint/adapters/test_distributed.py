@@ -26,7 +26,7 @@ kind, does, folder = sys.argv[1:]
 dist.init_process_group("gloo")
 rank, world_size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("cpu", (world_size,))
-checkpointer = Checkpointer(folder, writer="rank")
+checkpointer = Checkpointer(folder, sharded=True)
 
 
 def spread(value):
@@ -37,7 +37,7 @@ if kind == "dcp":
     whole = torch.arange(26.0).reshape(13, 2)
     if does == "save":
         state = {"weight": spread(whole), "same": torch.ones(3), "step": 7}
-        assert checkpointer.save(7, DistributedState(state), {"world": world_size})
+        checkpointer.save(7, DistributedState(state), {"world": world_size})
     else:
         state = {"weight": spread(torch.zeros(13, 2)), "same": torch.zeros(3), "step": 0}
         loaded = checkpointer.load_latest(DistributedState(state))
@@ -50,7 +50,7 @@ else:
     if does == "save":
         random.seed(rank)
         torch.nn.init.constant_(model.weight, 3.0)
-        assert checkpointer.save(7, TorchState(model=model, epoch=2))
+        checkpointer.save(7, TorchState(model=model, epoch=2))
     else:
         loaded = checkpointer.load_latest(TorchState(model=model, epoch=0))
         assert loaded.value == {"epoch": 2}
@@ -111,14 +111,14 @@ def test_one_rank_alone_is_refused(tmp_path: Path) -> None:
     import torch
 
     state = DistributedState({"weight": torch.ones(2)})
-    with pytest.raises((SaveFailed, ValueError), match=r'use Checkpointer.*writer="rank"'):
+    with pytest.raises((SaveFailed, ValueError), match=r"use Checkpointer.*sharded=True"):
         Checkpointer(tmp_path).save(1, state)
     assert Checkpointer(tmp_path).steps() == []
 
 
 def test_in_the_background_it_is_refused(tmp_path: Path) -> None:
     with (
-        Checkpointer(tmp_path, background=1, writer="rank") as checkpointer,
+        Checkpointer(tmp_path, background=True, sharded=True) as checkpointer,
         pytest.raises(TypeError, match=r"DistributedState has write\(\) and no snapshot\(\)"),
     ):
         checkpointer.save(1, DistributedState({}))

@@ -23,7 +23,6 @@ class SafeTensors:
     >>> from phalanx.checkpoint import Checkpointer
     >>> checkpointer = Checkpointer(tempfile.mkdtemp())
     >>> checkpointer.save(100, SafeTensors({"weight": numpy.ones(2)}))
-    True
     >>> checkpointer.load_latest(SafeTensors(framework="numpy")).value
     {'weight': array([1., 1.])}
     """

@@ -21,7 +21,6 @@ class TorchSave:
     >>> from phalanx.checkpoint import Checkpointer
     >>> checkpointer = Checkpointer(tempfile.mkdtemp())
     >>> checkpointer.save(100, TorchSave({"weight": torch.ones(2)}))
-    True
     >>> checkpointer.load_latest(TorchSave()).value
     {'weight': tensor([1., 1.])}
     """
