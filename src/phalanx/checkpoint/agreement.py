@@ -15,7 +15,7 @@ from phalanx.records import Struct
 
 __all__ = [
     "BadStep", "Check", "Count", "Finding", "Hear", "Member", "Number", "Publish", "Request", "Resumption", "Tell",
-    "absent", "difference", "finish_save", "resume",
+    "absent", "begin_save", "difference", "finish_save", "load", "resume",
 ]  # fmt: skip
 
 STEPS_MAX = (
@@ -24,6 +24,7 @@ STEPS_MAX = (
 _WHY_CHARACTERS = (
     300  # of each rank's reason: what is told is read by people, and a round's values have a limit
 )
+_FILES_MAX = 256  # that are looked at once more; one that is damaged is enough
 _REASONS_MAX = 8  # of a thousand ranks that failed for one reason, a few are enough
 
 
@@ -62,12 +63,14 @@ class Check(Struct):
 class Finding(Struct):
     """What a rank found in its share of a step: nothing; or why it cannot be used, and whether it is damaged.
 
-    ``is_unsure``: nobody can tell here whether it is good. Then no older step is taken in its stead.
+    ``is_unsure``: nobody can tell here whether it is good. Then no older step is taken in its stead. ``file``: the one
+    that is damaged, for who looks at it once more; empty: the step as a whole.
     """
 
     why: str | None = None
     is_damaged: bool = False
     is_unsure: bool = False
+    file: str = ""
 
 
 class Publish(Struct):
@@ -86,11 +89,15 @@ class Member(Struct):
 
 
 class BadStep(Struct):
-    """A step that all ranks see and some cannot use; in the folders of ``places`` it is damaged."""
+    """A step that all ranks see and some cannot use; in the folders of ``places`` somebody found it damaged.
+
+    ``files``: what they found damaged, by place.
+    """
 
     step: int
     why: str
     places: tuple[int, ...]
+    files: tuple[tuple[int, str], ...] = ()
 
 
 class Resumption(Struct):
@@ -98,25 +105,27 @@ class Resumption(Struct):
 
     step: int | None
     bad: tuple[BadStep, ...]
-    seen_by: int  # how many ranks see any step
-    example: str  # of what is seen; "" if nobody sees a step
+    seen_by: int  # how many ranks see any step, also one that was set aside
+    example: str  # of what is seen, and by whom not; "" if nobody sees a step
     error: str | None  # why there was no agreement
     is_unsure: bool = False  # because nobody can tell whether a step is good
 
 
-def resume(me: Member, steps: Iterable[int], fault: str | None = None) -> Generator[Request, Any, Resumption]:
+def resume(
+    me: Member, steps: Iterable[int], fault: str | None = None, *, sees: str = ""
+) -> Generator[Request, Any, Resumption]:
     """Agree on the newest of ``steps``, those whose structure is good here, that every rank can read.
 
     All ranks look at one step at a time, the newest of those that all see, so that a good newest step is the only one
     that is read. ``fault``: why this rank cannot even tell its steps; then nobody resumes, and all hear the reason.
+    ``sees``: what else is there, steps that were set aside; whoever sees something must not begin anew unknowingly.
     """
     mine = sorted(set(steps), reverse=True)[:STEPS_MAX] if fault is None else []
     for step in mine:
         yield Count(f"can/{step}")
-    if mine:
-        nth = yield Count("some")
-        if nth == 1:
-            yield Tell("example", {"rank": me.rank, "step": mine[0]})
+    text = f"step {mine[0]}" if mine else sees
+    if (yield Count("some" if text else "none")) == 1:
+        yield Tell("example" if text else "counterexample", {"text": f"rank {me.rank} sees {text or 'none'}"})
     said: dict[str, Any] = {"do": "resume", "fault": _short(fault)}
     decided = yield from _meet(me, "", said, "resume" if fault is None else None, _common(me, mine))
     seen_by, example = int(decided.get("seen_by", 0)), str(decided.get("example", ""))
@@ -126,19 +135,42 @@ def resume(me: Member, steps: Iterable[int], fault: str | None = None) -> Genera
         found: Finding = yield Check(step)
         place = me.place if found.is_damaged else None
         said = {"do": "check", "fault": _short(found.why), "place": place, "unsure": found.is_unsure}
+        said |= {"file": found.file} if found.is_damaged else {}
         decided = yield from _meet(me, f"{step}/", said, "good" if found.why is None else None, _good)
         if decided.get("error") is not None:
             break
         if decided["good"]:
             step_taken = step
             break
-        bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"])))
+        files = tuple((int(place), str(file)) for place, file in decided["files"])
+        bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"]), files))
     return Resumption(
         step_taken, tuple(bad), seen_by, example, decided.get("error"), bool(decided.get("unsure"))
     )
 
 
-def finish_save(me: Member, step: int, fault: str | None) -> Generator[Request, Any, str | None]:
+def load(me: Member, step: int, fault: str | None = None) -> Generator[Request, Any, Resumption]:
+    """Look at this very step, all ranks together, each at its share. ``fault``: why this rank cannot."""
+    found = Finding(_short(fault)) if fault is not None else (yield Check(step))
+    said = {"do": "load", "step": step, "fault": _short(found.why), "unsure": found.is_unsure}
+    decided = yield from _meet(me, "", said, f"load {step}" if found.why is None else None, _good)
+    error = decided.get("error")
+    is_unsure = bool(decided.get("unsure"))
+    return Resumption(None if error else step, (), 0, "", error, is_unsure)
+
+
+def begin_save(me: Member, step: int, fault: str | None) -> Generator[Request, Any, str | None]:
+    """Say that this rank is about to write its part of ``step``, or why it cannot: for parts whose writers talk to each
+    other. Returns None on all ranks when all are, and else why not; then ``finish_save(begun=True)`` follows.
+    """
+    said = {"do": "begin", "step": step, "fault": _short(fault)}
+    decided = yield from _meet(me, "", said, f"begin {step}" if fault is None else None, _good)
+    return decided.get("error")
+
+
+def finish_save(
+    me: Member, step: int, fault: str | None, *, begun: bool = False
+) -> Generator[Request, Any, str | None]:
     """Say that this rank's part of ``step`` is written, or why not; the rank that comes last publishes.
 
     Returns None on all ranks when the step is visible, and else why it is not.
@@ -149,7 +181,8 @@ def finish_save(me: Member, step: int, fault: str | None) -> Generator[Request, 
         return {"error": _short(why) or None}
 
     said = {"do": "save", "step": step, "fault": _short(fault)}
-    decided = yield from _meet(me, "", said, f"save {step}" if fault is None else None, settle)
+    phase = "written/" if begun else ""
+    decided = yield from _meet(me, phase, said, f"save {step}" if fault is None else None, settle)
     return decided.get("error")
 
 
@@ -197,14 +230,16 @@ def _all_said(me: Member, phase: str) -> Generator[Request, Any, dict[int, Mappi
 def _differ(me: Member, phase: str) -> Generator[Request, Any, dict[str, Any]]:
     """Not all are of one mind. In a look at a step this is the end of the step, elsewhere that of the conversation."""
     all_said = yield from _all_said(me, phase)
-    if phase == "":
-        return {"error": difference(all_said)}
     faults = {rank: str(said["fault"]) for rank, said in all_said.items() if said.get("fault")}
     unsure = {rank: faults[rank] for rank, said in all_said.items() if said.get("unsure")}
+    if any(said["do"] != "check" for said in all_said.values()):
+        return {"error": difference(all_said), "unsure": bool(unsure)}
     if unsure:
         return {"error": _reasons(unsure), "unsure": True}
-    places = sorted({said["place"] for said in all_said.values() if said.get("place") is not None})
-    return {"good": False, "why": _reasons(faults), "places": places}
+    damaged = [said for said in all_said.values() if said.get("place") is not None]
+    places = sorted({said["place"] for said in damaged})
+    files = sorted({(said["place"], said["file"]) for said in damaged})[:_FILES_MAX]
+    return {"good": False, "why": _reasons(faults), "places": places, "files": files}
 
 
 def _common(me: Member, mine: Sequence[int]) -> Any:
@@ -214,9 +249,12 @@ def _common(me: Member, mine: Sequence[int]) -> Any:
             numbers[step] = yield Number(f"can/{step}")
         common = [step for step, number in numbers.items() if number == me.world_size]
         seen_by = yield Number("some")
-        example = (yield Hear("example")) if seen_by else None
-        text = f"rank {example['rank']} sees step {example['step']}" if example else ""
-        return {"common": common, "seen_by": seen_by, "example": text, "error": None}
+        texts = []
+        for key in ("example", "counterexample") if seen_by else ():
+            if key == "example" or seen_by < me.world_size:
+                said = yield Hear(key)
+                texts.append(said["text"] if said else "")
+        return {"common": common, "seen_by": seen_by, "example": ", ".join(texts), "error": None}
 
     return settle
 
@@ -230,7 +268,7 @@ def difference(all_said: Mapping[int, Mapping[str, Any]]) -> str:
     """Why ranks that came together did not do the same.
 
     >>> difference({0: {"do": "save", "step": 5}, 1: {"do": "save", "step": 5}, 2: {"do": "save", "step": 6}})
-    'ranks 0 and 1 save step 5, rank 2 saves step 6: all ranks must save the same steps in the same order'
+    'ranks 0 and 1 save step 5, rank 2 saves step 6: all ranks must save and load the same steps in the same order'
     >>> difference({0: {"do": "save", "step": 5}, 1: {"do": "save", "step": 5, "fault": "no space left"}})
     'rank 1: no space left'
     """
@@ -239,12 +277,18 @@ def difference(all_said: Mapping[int, Mapping[str, Any]]) -> str:
         return _reasons(faults)
     groups: dict[str, list[int]] = {}
     for rank, said in all_said.items():
-        groups.setdefault(f"save step {said['step']}" if said["do"] == "save" else "resume", []).append(rank)
+        groups.setdefault(_doing(said), []).append(rank)
     does = [
-        f"{_ranks(ranks)} {what if len(ranks) > 1 else what.replace('save', 'saves').replace('resume', 'resumes')}"
+        f"{_ranks(ranks)} {what if len(ranks) > 1 else what.replace(' ', 's ', 1) if ' ' in what else what + 's'}"
         for what, ranks in groups.items()
     ]
-    return f"{', '.join(does)}: all ranks must save the same steps in the same order"
+    return f"{', '.join(does)}: all ranks must save and load the same steps in the same order"
+
+
+def _doing(said: Mapping[str, Any]) -> str:
+    if said["do"] == "begin":
+        return f"save step {said['step']} together with others"
+    return f"{said['do']} step {said['step']}" if said["do"] in ("save", "load") else "resume"
 
 
 def absent(all_said: Mapping[int, Mapping[str, Any]], me: Member) -> str:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Any
 
-from phalanx.checkpoint.agreement import BadStep, Check, Finding, Publish, Resumption, resume
+from phalanx.checkpoint import naming
+from phalanx.checkpoint.agreement import BadStep, Check, Finding, Publish, Resumption, load, resume
+from phalanx.checkpoint.checking import Damaged, checksum_problems, missing_problems, read_manifest
 from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError, NoGoodStep
 from phalanx.checkpoint.peers import Circle
 from phalanx.checkpoint.shelf import Shelf
 
-__all__ = ["agreed_step"]
+__all__ = ["agreed_load", "agreed_step"]
 
 log = logging.getLogger("phalanx.checkpoint")
+
+_ASK_RANKS = "Is it one folder for all ranks? If each node has its own, per_node=True says so. "
+_GOOD_HERE = (
+    "; the rank that looked once more saw no damage, and left it: look at the machine of the one that did"
+)
 
 
 def agreed_step(
@@ -23,11 +31,13 @@ def agreed_step(
     is_keeper: bool,
     fault: BaseException | None = None,
 ) -> int | None:
-    """The newest step that every rank can read, the same on all ranks; None if there is none.
+    """The newest step that every rank can read, the same on all ranks; None if no rank sees any.
 
     ``share``: which part of a step's checksums this rank looks at, with the structure of all. ``is_keeper``: this rank
-    sets damaged steps of its folder aside, one for each folder. ``fault``: what this rank must raise instead; all
-    others are told. Raises ``CheckpointError``, also ``CannotCheck``.
+    sets damaged steps of its folder aside, once it has seen the damage itself: one for each folder. ``fault``: what
+    this rank must raise instead; all others are told. Raises ``CheckpointError``, also ``CannotCheck``, and
+    ``NoGoodStep`` if there are steps, also ones that were set aside, and none that all can use: whether to begin anew
+    is never decided here.
     """
     identities: dict[int, tuple[int, int] | None] = {}
 
@@ -37,20 +47,65 @@ def agreed_step(
         return _finding(shelf, request.step, share)
 
     steps: list[int] = []
+    sees = ""
     if fault is None:
         try:
             steps = shelf.steps()
+            sees = "" if steps else _set_aside(shelf)
         except OSError as error:
             fault = CheckpointError(f"the steps in {shelf.folder} cannot be listed: {error}")
     said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = circle.hold(circle.next_number(), resume(circle.me, steps, said), look)
+    agreed = circle.hold(circle.next_number(), resume(circle.me, steps, said, sees=sees), look)
     if fault is not None:
         raise fault
     if agreed.error is not None:
         kind = CannotCheck if agreed.is_unsure else CheckpointError
         raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
     _name_and_set_aside(circle, shelf, agreed, identities if is_keeper else {})
+    if agreed.step is None and agreed.seen_by:
+        reasons = "".join(
+            f"; step {bad.step}: {_without_number(bad.step, bad.why)}" for bad in agreed.bad[:3]
+        )
+        one, all_ranks = ("this process", "") if circle.me.world_size == 1 else ("all ranks", _ASK_RANKS)
+        raise NoGoodStep(
+            f"no step in {shelf.folder} can be used by {one}: {agreed.example}{reasons}. {all_ranks}To begin anew, "
+            "remove the folder, or give another one"
+        )
     return agreed.step
+
+
+def _set_aside(shelf: Shelf) -> str:
+    """The newest step that was set aside; "" if there is none."""
+    try:
+        names = os.listdir(shelf.folder)
+    except FileNotFoundError:
+        return ""
+    return max((name for name in names if naming.is_aside(name)), default="")
+
+
+def agreed_load(
+    circle: Circle,
+    shelf: Shelf,
+    step: int,
+    *,
+    share: tuple[int, int] | None,
+    fault: BaseException | None = None,
+) -> None:
+    """Return on all ranks if each of them found its share of ``step`` good. Raises ``CheckpointError`` on all else.
+
+    ``fault``: what this rank must raise instead; all others are told.
+    """
+
+    def look(_: Check | Publish) -> Finding:
+        return _finding(shelf, step, share)
+
+    said = None if fault is None else str(fault) or type(fault).__name__
+    agreed = circle.hold(circle.next_number(), load(circle.me, step, said), look)
+    if fault is not None:
+        raise fault
+    if agreed.error is not None:
+        kind = CannotCheck if agreed.is_unsure else NoGoodStep
+        raise kind(f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {shelf.folder})")
 
 
 def _finding(shelf: Shelf, step: int, share: tuple[int, int] | None) -> Finding:
@@ -62,7 +117,28 @@ def _finding(shelf: Shelf, step: int, share: tuple[int, int] | None) -> Finding:
         return Finding(str(error), is_unsure=True)
     except OSError as error:
         return Finding(f"{shelf.folder}: {error}")
-    return Finding(str(problems[0]), is_damaged=True) if problems else Finding()
+    if not problems:
+        return Finding()
+    worst = next((problem for problem in problems if problem.is_damage), None)
+    return Finding(str(worst or problems[0]), is_damaged=worst is not None, file=worst.file if worst else "")
+
+
+def _is_damaged_here(shelf: Shelf, bad: BadStep, place: int) -> bool:
+    """Whether this rank sees the damage, too. Others may have bad memory, or a view of the folder of long ago."""
+    named = {file for found_in, file in bad.files if found_in == place}
+    try:
+        folder = shelf.place(bad.step)
+        manifest = read_manifest(folder, bad.step, shelf.files)
+        problems = missing_problems(folder, manifest)
+        names = [
+            name for name in named & set(manifest.files) if not any(each.file == name for each in problems)
+        ]
+        problems += checksum_problems(folder, manifest, names, shelf.files)
+    except Damaged as damage:
+        return damage.problem.is_damage
+    except (CheckpointError, OSError):
+        return False
+    return any(problem.is_damage for problem in problems)
 
 
 def _name_and_set_aside(circle: Circle, shelf: Shelf, agreed: Resumption, identities: dict[int, Any]) -> None:
@@ -70,26 +146,20 @@ def _name_and_set_aside(circle: Circle, shelf: Shelf, agreed: Resumption, identi
     is_speaker = circle.me.rank == 0
     for bad in agreed.bad:
         aside = None
-        if circle.me.place in bad.places and bad.step in identities:
+        is_asked = circle.me.place in bad.places and bad.step in identities
+        is_elsewhere = is_asked and not _is_damaged_here(shelf, bad, circle.me.place)
+        if is_asked and not is_elsewhere:
             aside = shelf.set_aside(bad.step, bad.why, identity=identities[bad.step])
         log.log(
             logging.WARNING if is_speaker else logging.INFO,
             "step %d is not used: %s%s (in %s)",
             bad.step,
-            _once(bad),
-            f"; it is now {aside.name}" if aside else "",
+            _without_number(bad.step, bad.why),
+            f"; it is now {aside.name}" if aside else _GOOD_HERE if is_elsewhere else "",
             shelf.folder,
-        )
-    if agreed.step is None and agreed.seen_by and is_speaker:
-        log.error(
-            "no step in %s can be read by all %d ranks, and %d of them see some (%s): training starts at its beginning",
-            shelf.folder,
-            circle.me.world_size,
-            agreed.seen_by,
-            agreed.example,
         )
 
 
-def _once(bad: BadStep) -> str:
-    """The step's number, which problems begin with, is said already."""
-    return bad.why.replace(f"step {bad.step}: ", "").replace(f"step {bad.step} cannot be loaded: ", "")
+def _without_number(step: int, why: str) -> str:
+    """Problems begin with the step's number, which is said already."""
+    return why.replace(f"step {step}: ", "").replace(f"step {step} cannot be loaded: ", "")

@@ -2,7 +2,7 @@
 
 The thread lives while there is something to save. It is no daemon: the interpreter waits for it at exit, also after
 an exception in the main thread, and needs no hook for that. A forked child has no such thread and none of its saves.
-What may change while a save waits was copied before: ``snapshot_of``.
+What may change while a save waits was copied before: ``snapshot_of``. What cannot be copied is written before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # as in phalanx.errors
 if TYPE_CHECKING:
     import threading
 
-__all__ = ["Background", "snapshot_of"]
+__all__ = ["Background", "is_written_at_once", "snapshot_of"]
 
 
 class Background:
@@ -128,12 +128,22 @@ class Background:
             del save  # it holds a copy of the state
 
 
-def snapshot_of(state: Any) -> Any:
+def is_written_at_once(state: object) -> bool:
+    """Whether ``state`` is a callable, of which nobody can take a copy: it is called while the program waits.
+
+    >>> is_written_at_once(print), is_written_at_once({"epoch": 1})
+    (True, False)
+    """
+    is_object = callable(getattr(state, "snapshot", None)) or callable(getattr(state, "write", None))
+    return callable(state) and not is_object and not isinstance(state, Mapping)
+
+
+def snapshot_of(state: Any, part: int | None = None) -> Any:
     """What ``save`` can write later, whatever the training does to ``state`` meanwhile.
 
-    A mapping: a copy of its entries. An object: what its ``snapshot()`` returns. A callable is called later as it is:
-    it must write what it took care of itself. Raises ``TypeError`` for an object that has ``write`` but no
-    ``snapshot``.
+    A mapping: a copy of its entries. An object: what its ``snapshot()`` returns; of a sharded step, for the rank
+    ``part``, ``snapshot_part(part)`` if it has that: no more than this rank writes. Raises ``TypeError`` for an object
+    that has ``write`` but no ``snapshot``, and for one that ``is_collective``.
 
     >>> weights = bytearray(b"1")
     >>> copy = snapshot_of({"weights": weights, "epoch": [1]})
@@ -141,17 +151,26 @@ def snapshot_of(state: Any) -> Any:
     >>> copy
     {'weights': b'1', 'epoch': [1]}
     """
+    name = type(state).__name__
+    if getattr(state, "is_collective", False):
+        raise TypeError(
+            f"the ranks that write a {name} talk to each other: in the background they would meet the collectives of "
+            "the training; save it in the foreground"
+        )
+    snapshot_part = getattr(state, "snapshot_part", None)
+    if part is not None and callable(snapshot_part):
+        return snapshot_part(part)
     snapshot = getattr(state, "snapshot", None)
     if callable(snapshot):
         return snapshot()
     if callable(getattr(state, "write", None)):
         raise TypeError(
-            f"{type(state).__name__} has write() and no snapshot(): in the background it would be written while it "
+            f"{name} has write() and no snapshot(): in the background it would be written while it "
             "changes; give it one, or save it in the foreground"
         )
     if isinstance(state, Mapping):
         return {name: _copy(value) for name, value in state.items()}
-    return state
+    return state  # who writes it says what is wrong with it
 
 
 def _copy(value: Any) -> Any:

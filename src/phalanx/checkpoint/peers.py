@@ -19,6 +19,8 @@ from phalanx.errors import channel
 __all__ = ["Alone", "Circle", "Peers", "StorePeers", "find_peers"]
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
+_LOOK_ROUND_S = 1.0  # between looks whether this process has failed meanwhile
+_FAILED_S = 5.0  # how long a process that has failed waits for other ranks, all in all
 _T = TypeVar("_T")
 
 
@@ -169,6 +171,7 @@ class Circle:
         self._timeout_s = timeout_s
         self._name = name
         self._number = 0
+        self._word = ""
         self._left: list[str] = []  # keys of conversations that may not have ended everywhere
 
     def next_number(self) -> int:
@@ -206,12 +209,41 @@ class Circle:
                 self._left = []
             self._left += left
 
+    def word(self) -> str:
+        """A random word, the same in all ranks and another one in each round. Raises ``NoPeers``."""
+        if self._word:
+            return self._word
+        key = f"{self._name}/word"
+        try:
+            if self._peers.count(f"{key}/askers") == 1:
+                self._peers.tell(key, os.urandom(8).hex().encode())
+            found = self._hear(key)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise NoPeers(f"the other ranks cannot be reached: {error}") from error
+        if found is None:
+            raise NoPeers("the rank that gives this round's saves their word is gone")
+        self._word = found.decode()
+        return self._word
+
     def look(self) -> None:
         """Return if this rank can still reach the others' store. Raises ``NoPeers``: its round is over, say."""
         try:
             self._peers.count(f"{self._name}/looks", 0)
         except (OSError, RuntimeError, ValueError) as error:
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
+
+    def _hear(self, key: str) -> bytes | None:
+        """The message, with patience. A thread that outlives the exception of the main one has little: this process
+        has failed, and only its end tells the agent, which then ends the ranks that are waited for.
+        """
+        ends_at = time.monotonic() + self._timeout_s
+        while True:
+            now = time.monotonic()
+            last_s = ends_at - now if _failed_at is None else min(ends_at, _failed_at + _FAILED_S) - now
+            found = self._peers.hear(key, max(min(last_s, _LOOK_ROUND_S), 0.0))
+            if found is not None or last_s <= _LOOK_ROUND_S:
+                return found
+            _look_round()
 
     def _answer(self, prefix: str, request: Count | Number | Tell | Hear, left: list[str]) -> Any:
         import json
@@ -226,10 +258,20 @@ class Circle:
             if isinstance(request, Tell):
                 left.append(key)
                 return self._peers.tell(key, json.dumps(dict(request.message)).encode())
-            found = self._peers.hear(key, self._timeout_s if request.is_patient else 0.0)
+            found = self._hear(key) if request.is_patient else self._peers.hear(key, 0.0)
         except (OSError, RuntimeError, ValueError) as error:  # the agent's and torch's stores raise these
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
         return None if found is None else json.loads(found)
 
 
+def _look_round() -> None:
+    """Notice that the main thread has ended with an exception; the interpreter waits for the other threads then."""
+    global _failed_at  # noqa: PLW0603 # one per process
+    threading = sys.modules.get("threading")  # without it this is the main thread
+    if _failed_at is None and threading is not None and not threading.main_thread().is_alive():
+        # The interpreter leaves here what it has printed; SystemExit is an end as the program wants it.
+        _failed_at = time.monotonic() if hasattr(sys, "last_value") else None
+
+
+_failed_at: float | None = None
 _circles: dict[int, int] = {}  # how many each rank of this process has; a process is one rank, but in tests

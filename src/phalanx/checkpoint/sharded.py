@@ -1,35 +1,40 @@
 """One rank's side of a sharded save: it writes its part, says so, and publishes the step if it comes last.
 
 The records of the parts lie in the staging folder, which all ranks see: they can be large. Who publishes checks that
-each is of this very save. A save that is under way when its round ends is never published: the other ranks' words come
-through the round's store, which is asked once more right before the step gets its name.
+each is of this very save: a killed job leaves such records, and may begin anew under the same run id. A save that is
+under way when its round ends is never published: the other ranks' words come through the round's store, which is asked
+once more right before the step gets its name.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
 from typing import Any
 
-from phalanx.checkpoint.agreement import Check, Publish, finish_save
+from phalanx.checkpoint.agreement import Check, Publish, Request, begin_save, finish_save
 from phalanx.checkpoint.exceptions import SaveFailed
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import PartRecord
 from phalanx.checkpoint.peers import Circle
 from phalanx.checkpoint.staging import Staging
 
-__all__ = ["Sharded"]
+__all__ = ["Sharded", "is_collective"]
 
 _RECORD_BYTES_MAX = 256 * 1024 * 1024  # as a manifest
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LATE_S = (
     30.0  # network file systems show another node's new file within seconds: NFS caches names for up to 30
 )
 
 
 class Sharded:
-    """Saves this rank's parts. ``open_staging(step, number)`` opens the folder of save ``number``; ``published`` is
-    called by the rank that has published, before the others hear of it; ``marks`` say whose save it is.
+    """Saves this rank's part of one step. ``open_staging(step, number)`` opens the folder of save ``number``;
+    ``published`` is called by the rank that has published, before the others hear of it; ``marks`` say whose save it
+    is.
     """
 
     def __init__(
@@ -46,60 +51,104 @@ class Sharded:
         self._published = published
         self._marks = dict(marks)
         self.has_spoken = False  # the other ranks know, or cannot be reached
+        self._have_begun = False  # all ranks have said that they are about to write
 
     def save(self, number: int, step: int, state: object, meta: dict[str, Any]) -> bool:
         """Save this rank's part, and return when the step is visible; True: this rank has published it.
 
         Raises ``SaveFailed`` with the reason of the rank that failed, and this rank's own error otherwise.
         """
+        try:
+            staging = self.begin(number, step, state)
+        except Exception as error:
+            if not self.has_spoken:
+                self.refuse(number, step, _said(step, error))
+            raise
+        return self.finish(number, staging, meta)
+
+    def begin(self, number: int, step: int, state: object) -> Staging:
+        """Let ``state`` write its files. If it ``is_collective``, all ranks first agree that all are about to write.
+
+        ``finish`` must follow; or, when this raises and ``has_spoken`` is not set, ``refuse``.
+        """
         staging: Staging | None = None
         own: Exception | None = None
         try:
             try:
                 staging = self._open_staging(step, number)
-                self._leave_record(staging, number, staging.write(state), meta)
-            except Exception as error:  # noqa: BLE001 # the border to the user's writer: the other ranks must hear of it
+            except Exception as error:
+                if not is_collective(state):
+                    raise
                 own = error
-            is_publisher = False
-
-            def act(_: Check | Publish) -> str | None:
-                nonlocal is_publisher
-                assert staging is not None  # who has a fault is never asked to publish
-                try:
-                    self._publish(staging, number)
-                except Exception as error:  # noqa: BLE001 # as above
-                    return _said(step, error)
-                is_publisher = True
-                return None
-
-            why = self._say(number, step, None if own is None else _said(step, own), act)
-            if own is not None:
-                raise own
-            if why is not None:
-                raise SaveFailed(f"step {step} was not saved: {why}")
-            staging = None if is_publisher else staging
-            return is_publisher
+            if is_collective(state):
+                self._agree_to_begin(number, step, own)
+            assert staging is not None  # else own was raised
+            try:
+                staging.fill(state)
+            except Exception as error:
+                if self._have_begun:
+                    self._say(number, finish_save(self.circle.me, step, _said(step, error), begun=True))
+                raise
         except BaseException:
             if staging is not None:
                 staging.abandon()
             raise
+        return staging
+
+    def finish(self, number: int, staging: Staging, meta: dict[str, Any]) -> bool:
+        """Put what was written on the disk, and return when the step is visible; as ``save``."""
+        step = staging.step
+        is_publisher = False
+
+        def act(_: Check | Publish) -> str | None:
+            nonlocal is_publisher
+            try:
+                self._publish(staging, number)
+            except Exception as error:  # noqa: BLE001 # the other ranks must hear of it
+                return _said(step, error)
+            is_publisher = True
+            return None
+
+        try:
+            own: Exception | None = None
+            try:
+                self._leave_record(staging, number, staging.seal(), meta)
+            except Exception as error:  # noqa: BLE001 # as above
+                own = error
+            fault = None if own is None else _said(step, own)
+            why = self._say(number, finish_save(self.circle.me, step, fault, begun=self._have_begun), act)
+            if own is not None:
+                raise own
+            if why is not None:
+                raise SaveFailed(f"step {step} was not saved: {why}")
+            return is_publisher
+        except BaseException:
+            staging.abandon()
+            raise
         finally:
-            if staging is not None:
-                staging.release()
+            staging.release()
 
     def refuse(self, number: int, step: int, why: str) -> None:
         """Tell the other ranks that this one cannot save, so that they need not wait for it."""
+        self._say(number, finish_save(self.circle.me, step, why))
 
-        def act(_: Check | Publish) -> None:
-            raise AssertionError("who has a fault is never asked to publish")
-
-        self._say(number, step, why, act)
+    def _agree_to_begin(self, number: int, step: int, own: Exception | None) -> None:
+        fault = None if own is None else _said(step, own)
+        why = self._say(number, begin_save(self.circle.me, step, fault))
+        if own is not None:
+            raise own
+        if why is not None:
+            raise SaveFailed(f"step {step} was not saved: {why}")
+        self._have_begun = True
 
     def _say(
-        self, number: int, step: int, fault: str | None, act: Callable[[Check | Publish], str | None]
+        self,
+        number: int,
+        conversation: Generator[Request, Any, str | None],
+        act: Callable[[Check | Publish], str | None] | None = None,
     ) -> str | None:
         self.has_spoken = True
-        return self.circle.hold(number, finish_save(self.circle.me, step, fault), act)
+        return self.circle.hold(number, conversation, act or _never)
 
     def _leave_record(self, staging: Staging, number: int, part: PartRecord, meta: dict[str, Any]) -> None:
         rank = self.circle.me.rank
@@ -108,22 +157,27 @@ class Sharded:
             "part": part.to_json(),
             "meta": meta if rank == 0 else {},
         }
-        self._files.write(staging.folder / _record_name(rank), json.dumps(record).encode())
+        path = staging.folder / _record_name(rank)
+        try:
+            with suppress(FileNotFoundError):  # of a job that was killed, and had the same run id
+                self._files.unlink(path)
+            self._files.write(path, json.dumps(record).encode())
+        except OSError as error:
+            space = "; free some space, or keep fewer steps" if error.errno in _NO_SPACE else ""
+            raise SaveFailed(
+                f"step {staging.step} was not saved: {path}: {error.strerror or error}{space}"
+            ) from error
 
     def _marks_of(self, step: int, number: int) -> dict[str, Any]:
-        return {**self._marks, "world_size": self.circle.me.world_size, "step": step, "save": number}
+        marks = {"world_size": self.circle.me.world_size, "step": step, "save": number}
+        return {**self._marks, **marks, "word": self.circle.word()}
 
     def _publish(self, staging: Staging, number: int) -> None:
         parts: list[PartRecord] = []
         meta: dict[str, Any] = {}
         expected = self._marks_of(staging.step, number)
         for rank in range(self.circle.me.world_size):
-            record = json.loads(self._record(staging, rank))
-            wrong = [
-                f"{key} {record.get(key)!r}" for key, mark in expected.items() if record.get(key) != mark
-            ]
-            if wrong:
-                raise SaveFailed(f"the part of rank {rank} is of another save: {', '.join(wrong)}")
+            record = self._record(staging, rank, expected)
             parts.append(PartRecord.from_json(record["part"]))
             meta = record["meta"] if rank == 0 else meta
         for rank in range(self.circle.me.world_size):
@@ -131,21 +185,36 @@ class Sharded:
         staging.publish(parts, meta, still_wanted=self.circle.look)
         self._published(staging.step)
 
-    def _record(self, staging: Staging, rank: int) -> bytes:
-        """What a rank has written about its part. It has said that it is there; its node's may be late to us."""
+    def _record(self, staging: Staging, rank: int, expected: Mapping[str, Any]) -> dict[str, Any]:
+        """What a rank has written about its part. It has said that it is there; its node's may be late to us, and then
+        there is none, or one that a killed job has left.
+        """
         path = staging.folder / _record_name(rank)
         ends_at = time.monotonic() + _LATE_S
         while True:
-            try:
-                with self._files.opened(path) as file:
-                    return file.read(_RECORD_BYTES_MAX)
-            except FileNotFoundError as error:
-                if time.monotonic() > ends_at:
-                    raise SaveFailed(
-                        f"rank {rank} has written its part, and {path} is not there: is {staging.folder.parent} the "
-                        "same folder for all ranks?"
-                    ) from error
-                time.sleep(0.1)
+            why = f"{path} is not there: is {staging.folder.parent} the same folder for all ranks?"
+            with suppress(FileNotFoundError), self._files.opened(path) as file:
+                record: dict[str, Any] = json.loads(file.read(_RECORD_BYTES_MAX))
+                wrong = [
+                    f"{key} {record.get(key)!r}" for key, mark in expected.items() if record.get(key) != mark
+                ]
+                if not wrong:
+                    return record
+                if record.get("word") == expected["word"]:
+                    raise SaveFailed(f"the part of rank {rank} is of another save: {', '.join(wrong)}")
+                why = f"its record is of another save: {', '.join(wrong)}"
+            if time.monotonic() > ends_at:
+                raise SaveFailed(f"rank {rank} has written its part, and {why}")
+            time.sleep(0.1)
+
+
+def is_collective(state: object) -> bool:
+    """Whether the writing of ``state`` needs all ranks at once: torch.distributed.checkpoint, say."""
+    return bool(getattr(state, "is_collective", False))
+
+
+def _never(_: Check | Publish) -> str | None:
+    raise AssertionError("who has a fault is never asked to publish")
 
 
 def _record_name(rank: int) -> str:
