@@ -164,6 +164,12 @@ def _loads(folder: Path, files: Files) -> None:
     checkpointer(folder, files).load_latest(lambda saved: None)
 
 
+def _goes_back(folder: Path, files: Files) -> None:
+    made = checkpointer(folder, files)
+    made.load(1, lambda saved: None)
+    made.save(2, writer(files, 2, "second"), {"version": "second"})
+
+
 SCENARIOS = {
     "the first save": Scenario(lambda folder: None, _saves(1), None, (1, "second")),
     "a second step": Scenario(lambda folder: save(folder, 1), _saves(2), (1, "first"), (2, "second")),
@@ -177,6 +183,7 @@ SCENARIOS = {
     "tidying without exchange": Scenario(leftovers, _saves(2), (2, "first"), (2, "second"), NoExchange),
     "setting aside": Scenario(damaged, _loads, (1, "first"), (1, "first")),
     "replacing a damaged step": Scenario(damaged, _saves(2), (1, "first"), (2, "second")),
+    "going back": Scenario(two_steps, _goes_back, (2, "first"), (2, "second"), between=(1, "first")),
     "strange things in the way": Scenario(strange, _saves(2), (1, "first"), (2, "second")),
     "parts of two ranks": Scenario(
         two_steps,

@@ -234,14 +234,14 @@ def test_md5_files_stand_in_for_a_manifest(tmp_path: Path) -> None:
 
     for name in ("global_step20", "step_30"):
         (tmp_path / name / "sub").mkdir(parents=True)
-        for file in ("a", "sub/b"):
+        for file in ("a", "c", "sub/b"):
             (tmp_path / name / file).write_bytes(b"1234")
             digest = hashlib.md5(b"1234").hexdigest()
             (tmp_path / name / (file + ".md5")).write_text(f"{digest}  {file}\n")
     shelf = Shelf(tmp_path)
     assert shelf.steps() == [20, 30]
     assert shelf.check(20) == []
-    assert set(shelf.look(20).files) == {"a", "sub/b"}
+    assert set(shelf.look(20).files) == {"a", "c", "sub/b"}
     (tmp_path / "step_30/sub/b").write_bytes(b"1235")
     assert [str(problem) for problem in shelf.check(30)] == [
         "step 30: sub/b is damaged: its md5 is not the one that was saved"

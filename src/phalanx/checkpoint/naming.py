@@ -33,7 +33,7 @@ STEP_MAX = 2**63 - 1  # what other programs, and JSON readers with 64-bit number
 _OWN = re.compile(r"step-([0-9]{9,19})")
 # The number at the end of the name: step-100, step_100, checkpoint-100, global_step100, epoch=3-step=100, 100.
 _FOREIGN = re.compile(r"(?:[^.].*?)??([0-9]{1,19})")
-_ASIDE = re.compile(r"step-[0-9]{9,19}\.bad(?:-[0-9]+)?")
+_ASIDE = re.compile(r"step-[0-9]{9,19}\.(?:bad|superseded)(?:-[0-9]+)?")
 _STAGING = re.compile(r"\.step-([0-9]{9,19})\.(.+)\.partial")
 _REPLACED = re.compile(r"\.step-([0-9]{9,19})\.replaced")
 _DOOMED = re.compile(r"\.step-[0-9]{9,19}\..+\.deleting")
@@ -158,13 +158,15 @@ def is_doomed(name: str) -> bool:
     return _DOOMED.fullmatch(name) is not None
 
 
-def aside_name(step: int, number: int) -> str:
-    """What a damaged step is called once it was set aside; ``number`` counts those of the same step from 1.
+def aside_name(step: int, number: int, why: str = "bad") -> str:
+    """What a step is called once it was set aside; ``number`` counts those of the same step from 1.
 
-    >>> aside_name(1000, 1), aside_name(1000, 2)
-    ('step-000001000.bad', 'step-000001000.bad-2')
+    ``why``: ``bad``, or ``superseded`` if training has gone on from an older one.
+
+    >>> aside_name(1000, 1), aside_name(1000, 2), aside_name(1000, 1, "superseded")
+    ('step-000001000.bad', 'step-000001000.bad-2', 'step-000001000.superseded')
     """
-    return f"{step_name(step)}.bad" + (f"-{number}" if number > 1 else "")
+    return f"{step_name(step)}.{why}" + (f"-{number}" if number > 1 else "")
 
 
 def is_aside(name: str) -> bool:

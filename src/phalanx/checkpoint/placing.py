@@ -30,7 +30,7 @@ def place(files: Files, staged: Path, step: int) -> tuple[Path, Path | None]:
     """
     folder = staged.parent
     final = folder / naming.step_name(step)
-    old, undo = _renamed(files, staged, final, folder / naming.replaced_name(step))
+    old, undo = _renamed(files, staged, step)
     try:
         files.sync_folder(folder)
     except OSError:
@@ -40,24 +40,24 @@ def place(files: Files, staged: Path, step: int) -> tuple[Path, Path | None]:
     return final, old
 
 
-def free_aside_name(folder: Path, step: int) -> Path:
-    """A name for a damaged step that is not taken yet."""
+def free_aside_name(folder: Path, step: int, why: str = "bad") -> Path:
+    """A name for a step that is set aside which is not taken yet."""
     number = 1
-    while os.path.lexists(aside := folder / naming.aside_name(step, number)):
+    while os.path.lexists(aside := folder / naming.aside_name(step, number, why)):
         number += 1
     return aside
 
 
-def _renamed(
-    files: Files, staged: Path, final: Path, replaced: Path
-) -> tuple[Path | None, Callable[[], None]]:
+def _renamed(files: Files, staged: Path, step: int) -> tuple[Path | None, Callable[[], None]]:
+    final = staged.parent / naming.step_name(step)
+    replaced = staged.parent / naming.replaced_name(step)
     for _ in range(_TRIES):
         try:
             files.rename(staged, final)  # never replaces a step: a folder with something in it stays
             return None, lambda: files.rename(final, staged)
         except OSError as error:
             if error.errno == errno.ENOTDIR and os.path.lexists(final):  # a file or a link of somebody else
-                files.rename(final, free_aside_name(final.parent, naming.step_number(final.name) or 0))
+                files.rename(final, free_aside_name(final.parent, step))
                 continue
             if error.errno not in _IN_THE_WAY:
                 raise

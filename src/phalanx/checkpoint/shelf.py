@@ -11,7 +11,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from phalanx.checkpoint.checking import (
 )
 from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
 from phalanx.checkpoint.files import Files, Lock, RealFiles
+from phalanx.checkpoint.listing import all_steps, is_folder, own_steps
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.mounts import is_local
 from phalanx.checkpoint.placing import free_aside_name, place
@@ -40,6 +41,8 @@ _LEFT_AFTER_S = (
     86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
 )
 
+Identity = tuple[int, int]  # device and inode
+
 
 class Shelf:
     """The checkpoints in ``folder``, which need not be there yet."""
@@ -51,11 +54,14 @@ class Shelf:
 
     def steps(self) -> list[int]:
         """The published steps, ascending; those that are damaged, too."""
-        return sorted(self._found())
+        return sorted(all_steps(self.folder))
 
     def place(self, step: int) -> Path:
         """The folder of a step. Raises ``NoGoodStep`` if there is none."""
-        name = self._found().get(step)
+        own = naming.step_name(step)
+        if is_folder(self.folder / own):
+            return self.folder / own
+        name = all_steps(self.folder).get(step)
         if name is None:
             raise NoGoodStep(f"step {step} cannot be loaded: it is not in {self.folder}")
         return self.folder / name
@@ -90,7 +96,7 @@ class Shelf:
         parts = tuple(folder / part for part in manifest.parts) or (folder,)
         return SavedStep(step, manifest.meta, manifest.world_size, folder, parts, rank, world_size_now)
 
-    def identity(self, step: int) -> tuple[int, int] | None:
+    def identity(self, step: int) -> Identity | None:
         """Which folder a step is, whatever its name: for ``set_aside`` after a long look. None: it is gone."""
         try:
             status = os.lstat(self.place(step))
@@ -98,7 +104,7 @@ class Shelf:
             return None
         return status.st_dev, status.st_ino
 
-    def set_aside(self, step: int, why: str, *, identity: tuple[int, int] | None = None) -> Path | None:
+    def set_aside(self, step: int, why: str, *, identity: Identity | None = None) -> Path | None:
         """Give a damaged step another name, under which people find it, and say ``why`` to who asks the log.
 
         None: it is not one of ours, cannot be renamed (a folder that is only read), or is not ``identity`` any more
@@ -121,11 +127,23 @@ class Shelf:
                 return aside if os.path.lexists(aside) else None
         return aside
 
-    def publish(self, staged: Path, step: int, *, still_wanted: Callable[[], None] | None = None) -> Path:
-        """Give a staged step its name, on the disk, and let ``latest`` point to the newest. Raises ``OSError``."""
+    def publish(
+        self,
+        staged: Path,
+        step: int,
+        *,
+        still_wanted: Callable[[], None] | None = None,
+        supersedes: Mapping[int, Identity | None] | None = None,
+    ) -> Path:
+        """Give a staged step its name, on the disk, and let ``latest`` point to the newest. Raises ``OSError``.
+
+        The steps of ``supersedes`` that are still the same folders are set aside right before: training has gone on
+        from an older one, and would otherwise resume from them.
+        """
         with self.changing():
             if still_wanted is not None:
                 still_wanted()
+            self._supersede(supersedes or {})
             final, old = place(self.files, staged, step)
             doomed = []
             try:
@@ -149,7 +167,7 @@ class Shelf:
         doomed: list[Path] = []
         try:
             with self.changing():
-                own = {step: name for step, name in self._found().items() if naming.is_own(name)}
+                own = own_steps(self.folder)
                 for step in self._not_needed(own, keep, just):
                     doomed.append(self._doom(self.folder / own[step]))
                     gone.append(step)
@@ -210,6 +228,22 @@ class Shelf:
             return
         self._delete([doomed])
 
+    def _supersede(self, steps: Mapping[int, Identity | None]) -> None:
+        moved = []
+        for step in sorted(steps):
+            path = self.folder / naming.step_name(step)
+            if is_folder(path) and self.identity(step) == steps[step]:
+                self.files.rename(path, free_aside_name(self.folder, step, "superseded"))
+                moved.append(step)
+        if moved:  # on the disk before the new step is: else that of after a power loss may be an old one
+            self.files.sync_folder(self.folder)
+            log.warning(
+                "training went on from an older step: %s in %s, newer than that, %s now called step-….superseded",
+                f"step{'s' if moved[1:] else ''} {', '.join(map(str, moved))}",
+                self.folder,
+                "are" if moved[1:] else "is",
+            )
+
     @contextmanager
     def changing(self) -> Iterator[None]:
         """While this is held, no other process on this machine changes names in the folder.
@@ -241,38 +275,6 @@ class Shelf:
         except Damaged as damage:
             return None, [damage.problem]
         return manifest, missing_problems(folder, manifest)
-
-    def _found(self) -> dict[int, str]:
-        """The folder's name of each step. A name of ours goes before another program's, then the first in order."""
-        try:
-            with os.scandir(self.folder) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except FileNotFoundError:
-            return {}
-        found: dict[int, str] = {}
-        for name in sorted(names, key=lambda name: not naming.is_own(name)):
-            step = naming.step_number(name)
-            if (
-                step is not None
-                and step not in found
-                and (naming.is_own(name) or self._is_foreign_step(name))
-            ):
-                found[step] = name
-        for name in names:
-            step = naming.replaced_step(name)
-            if step is not None:  # who replaced it was killed between two renames
-                found.setdefault(step, name)
-        return found
-
-    def _is_foreign_step(self, name: str) -> bool:
-        try:
-            return any(
-                file == naming.MANIFEST or file.endswith(".md5")
-                for file, status in tree(self.folder / name).items()
-                if stat.S_ISREG(status.st_mode)
-            )
-        except OSError:
-            return False
 
     def _not_needed(self, own: dict[int, str], keep: int, just: int | None) -> list[int]:
         good: list[int] = []
@@ -350,7 +352,7 @@ class Shelf:
 
     def _point_latest(self) -> None:
         """Let ``latest`` point to the newest step. It is for people: without it all works, so it gives way to all."""
-        own = [name for name in self._found().values() if naming.is_own(name)]
+        own = own_steps(self.folder)
         link, draft = self.folder / naming.LATEST, self.folder / naming.LATEST_DRAFT
         try:
             if os.path.lexists(link) and not os.path.islink(link):
@@ -358,7 +360,7 @@ class Shelf:
             if not own:
                 _unless_gone(self.files.unlink, link)
                 return
-            newest = max(own, key=lambda name: naming.step_number(name) or 0)
+            newest = own[max(own)]
             if os.path.islink(link) and os.readlink(link) == newest:
                 return
             _unless_gone(self.files.unlink, draft)

@@ -50,6 +50,7 @@ class Staging:
         round_number: int = 0,
         attempt: int = 0,
         checksum: str | None = None,
+        supersedes: Mapping[int, tuple[int, int] | None] | None = None,
     ) -> None:
         self.step = step
         self.part = part
@@ -58,6 +59,7 @@ class Staging:
         self._files = shelf.files
         self._world_size = world_size
         self._layout = layout
+        self._supersedes = supersedes
         self._run_id = run_id
         self._round = round_number
         self._algorithm = checksums.algorithm(checksum)
@@ -154,7 +156,9 @@ class Staging:
             self._files.write(path, encode(manifest))
             self._files.sync_file(path)
             self._files.sync_folder(self.folder)
-            final = self._shelf.publish(self.folder, self.step, still_wanted=still_wanted)
+            final = self._shelf.publish(
+                self.folder, self.step, still_wanted=still_wanted, supersedes=self._supersedes
+            )
         self.release()
         return final
 
