@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -54,20 +55,21 @@ def test_the_newest_good_step_is_loaded_and_the_damaged_ones_are_named_once(
         assert loaded.step == 1
     said = [record.getMessage() for record in caplog.records if record.name == "phalanx.checkpoint"]
     assert len(said) == 2
-    assert said[0].startswith("step 3: weights is damaged: ")
+    assert said[0].startswith("step 3 is not used: ")
+    assert "weights is damaged: " in said[0]
     assert "is now step-000000003.bad" in said[0]
-    assert said[1].startswith("step 2: weights is missing; ")
+    assert said[1].startswith("step 2 is not used: ")
+    assert "weights is missing; " in said[1]
     assert checkpointer.steps() == [1]
 
 
-def test_when_no_step_is_good_it_is_said_that_training_begins_anew(
-    quick_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_training_never_begins_anew_by_itself_where_there_were_steps(quick_folder: Path) -> None:
     checkpointer = Checkpointer(quick_folder)
     checkpointer.save(1, weights)
     flip_a_bit(quick_folder / step_name(1) / "weights")
-    assert checkpointer.load_latest(read) is None
-    assert "training starts at its beginning" in caplog.text
+    for _ in range(2):  # set aside by the first
+        with pytest.raises(NoGoodStep, match="To begin anew, remove the folder, or give another one"):
+            checkpointer.load_latest(read)
     assert (quick_folder / "step-000000001.bad/weights").exists()
 
 
@@ -239,6 +241,120 @@ def test_meta_and_state_are_checked_before_anything_is_written(tmp_path: Path) -
     assert not (tmp_path / "folder").exists() or not checkpointer.steps()
 
 
+def test_what_cannot_be_saved_is_a_mistake_on_all_ranks(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        checkpointer = Checkpointer(tmp_path / "folder", rank=rank, world_size=2)
+        with pytest.raises(TypeError, match="a state to save is a mapping, a callable"):
+            checkpointer.save(1, 17)
+        with pytest.raises(TypeError, match="shape is a tuple"):
+            checkpointer.save(1, {"shape": (1, 2)})
+    assert not (tmp_path / "folder").exists()
+
+
+class Model:
+    """Has what a model of torch has; it can be called, too."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def __call__(self, folder: Any) -> None:
+        raise AssertionError("called with a folder, or a step")
+
+
+def test_a_model_by_itself_is_refused_with_the_name_of_what_takes_it(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(TypeError, match=r"Model has a state_dict: wrap it, TorchState\(model=…\) saves it"):
+        checkpointer.save(1, Model())
+    checkpointer.save(1, weights)
+    with pytest.raises(TypeError, match=r"wrap it, TorchState\(model=…\) loads it"):
+        checkpointer.load_latest(Model())
+
+
+def test_the_models_of_torch_are_such_ones(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(1, 1)
+    checkpointer = Checkpointer(tmp_path)
+    with pytest.raises(TypeError, match=r"Linear has a state_dict: wrap it, TorchState"):
+        checkpointer.save(1, model)
+    for state in ({"model": model.state_dict()}, {"a": [model.weight.detach()]}, {"model": model}):
+        with pytest.raises(TypeError, match="TorchState"):
+            checkpointer.save(1, state)
+    assert checkpointer.steps() == []
+
+
+def test_a_step_that_is_no_mapping_is_not_loaded_as_an_empty_one(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path)
+    checkpointer.save(1, weights)
+    with pytest.raises(CheckpointError, match="weights: give load a reader"):
+        checkpointer.load_latest()
+
+
+def test_a_closed_checkpointer_takes_no_more_saves(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path, background=True) as checkpointer:
+        checkpointer.save(1, {"a": 1})
+    with pytest.raises(SaveFailed, match="step 2 was not saved: its checkpointer is closed"):
+        checkpointer.save(2, {"a": 1})
+    checkpointer.close()
+    assert checkpointer.steps() == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"sharded": True, "per_node": True}, "choose one of them"),
+        ({"keep": "3"}, "keep is the number of steps to keep, at least 1, not '3'"),
+        ({"keep": 0}, "at least 1, not 0"),
+        ({"keep": True}, "at least 1, not True"),
+        ({"background": -1}, "not -1"),
+        ({"background": 1.5}, "not 1.5"),
+        ({"checksum": "md5"}, "checksum is 'xxh3_128' or 'sha256', not 'md5'"),
+        ({"rank": 5, "world_size": 2}, "rank 5 is none of 2"),
+        ({"rank": 1}, "rank 1 is none of 1"),
+        ({"rank": -1, "world_size": 2}, "rank -1 is none of 2"),
+        ({"rank": 1, "world_size": 2, "local_rank": 2}, "local_rank is from 0 to rank, 1, not 2"),
+        ({"rank": 1, "world_size": 2, "per_node": True}, "LOCAL_RANK is not set: give local_rank="),
+        ({"timeout_s": 0}, "above 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=re.escape(says)):
+        Checkpointer(tmp_path, **options)
+
+
+def test_a_checksum_that_cannot_be_computed_is_refused_when_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    with pytest.raises(ValueError, match="pip install xxhash"):
+        Checkpointer(tmp_path, checksum="xxh3_128")
+
+
+def test_a_virtual_local_rank_is_not_taken_for_the_true_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "PHALANX_LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    assert Checkpointer(tmp_path)._settings.share == (1, 2)
+    node = Checkpointer(tmp_path / "x", per_node=True)
+    assert (node._settings.place, node._settings.writes) == (0, False)
+    alone = Checkpointer(tmp_path / "x", world_size=1)
+    alone.save(1, weights)
+    assert alone.steps() == [1], "a worker that is alone by its own wish writes"
+
+
+def test_the_reader_is_told_which_rank_it_is(tmp_path: Path) -> None:
+    Checkpointer(tmp_path).save(1, weights)
+    saved = Checkpointer(tmp_path).load(1, lambda saved: saved).value
+    assert (saved.world_size, saved.rank, saved.world_size_now) == (1, 0, 1)
+
+
 def test_ranks_that_do_not_write_return_at_once(tmp_path: Path) -> None:
     Checkpointer(tmp_path / "x", rank=1, world_size=2).save(1, weights)
     Checkpointer(tmp_path / "x", per_node=True, rank=3, local_rank=1, world_size=4).save(1, weights)
@@ -251,8 +367,10 @@ from tests.checkpoint.scenarios import checkpointer, writer
 from phalanx.checkpoint.files import RealFiles
 from pathlib import Path
 folder, version = Path(sys.argv[1]), sys.argv[2]
+made = checkpointer(folder, keep=3)
+made._saves.has_loaded(None)  # whatever the other job does
 for step in range(20):
-    checkpointer(folder, keep=3).save(step % 7, writer(RealFiles(), step % 7, version), {"version": version})
+    made.save(step % 7, writer(RealFiles(), step % 7, version), {"version": version})
 """
 
 
@@ -297,9 +415,72 @@ def test_two_jobs_that_save_into_one_folder_lose_no_step_and_mix_none(quick_fold
 
 def test_a_step_may_be_saved_again_after_going_back(quick_folder: Path) -> None:
     for step in (1, 2, 3):
-        save(quick_folder, step)
-    Checkpointer(quick_folder, keep=2).save(1, writer(RealFiles(), 1, "again"), {"version": "again"})
+        Checkpointer(quick_folder).save(step, weights)
+    again = Checkpointer(quick_folder, keep=2)
+    again.load(1, lambda saved: None)
+    again.save(1, writer(RealFiles(), 1, "again"), {"version": "again"})
     assert Checkpointer(quick_folder).load(1, lambda saved: saved.meta).value == {"version": "again"}
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "phalanx.checkpoint"]
+
+
+def test_what_is_newer_than_the_step_that_was_loaded_makes_way_for_the_next_save(
+    quick_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (100, 200, 300, 400):
+        Checkpointer(quick_folder, keep=9).save(step, weights)
+    back = Checkpointer(quick_folder)
+    back.load(200, read)
+    Checkpointer(quick_folder, keep=9).save(500, weights)  # of somebody else, after the load
+    back.save(210, weights)
+    assert back.steps() == [200, 210, 500]
+    back.save(220, weights)
+    assert (quick_folder / "step-000000300.superseded/weights").exists()
+    said = warnings_in(caplog)
+    assert len(said) == 1
+    assert "steps 300, 400 in " in said[0]
+    assert "are now called step-….superseded" in said[0]
+
+
+def test_training_that_goes_back_resumes_from_its_own_steps(quick_folder: Path) -> None:
+    for step in (100, 200, 300, 400):
+        Checkpointer(quick_folder, keep=9).save(step, weights)
+    with Checkpointer(quick_folder, background=2) as back:
+        back.load(200, read)
+        for step in (210, 220, 230):
+            back.save(step, {"step": step})
+    again = Checkpointer(quick_folder)
+    loaded = again.load_latest()
+    assert loaded is not None
+    assert (loaded.step, loaded.value) == (230, {"step": 230})
+    assert again.steps() == [210, 220, 230]
+
+
+def test_the_same_step_after_going_back_is_a_new_one(quick_folder: Path) -> None:
+    for step in (1, 2, 3):
+        save(quick_folder, step)
+    back = Checkpointer(quick_folder)
+    back.load(2, lambda saved: None)
+    back.save(3, weights)
+    back.save(3, weights)
+    assert (quick_folder / "step-000000003.superseded/optimizer").exists()
+    assert not (quick_folder / "step-000000003.superseded-2").exists()
+    assert back.load(3, read).value == b"1234"
+
+
+def test_a_step_below_those_of_another_training_is_refused(quick_folder: Path) -> None:
+    save(quick_folder, 3000)
+    begins = Checkpointer(quick_folder)
+    with pytest.raises(
+        SaveFailed, match=r"step 10 was not saved: .* holds step 3000; load it first, or use another"
+    ):
+        begins.save(10, weights)
+    assert begins.steps() == [3000]
+    begins.save(3000, weights)
+    begins.save(3001, weights)
+    Checkpointer(quick_folder, rank=1, world_size=2).save(10, weights)  # it writes nothing, and says nothing
 
 
 def test_a_file_named_latest_of_another_program_stays(quick_folder: Path) -> None:

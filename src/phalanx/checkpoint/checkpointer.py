@@ -73,28 +73,32 @@ class Checkpointer:
         """Save ``state`` as ``step``, with ``meta``, a JSON object. Ranks that write nothing return at once.
 
         ``state`` is a mapping of names to bytes, numpy arrays or JSON values, a callable that takes a folder to write
-        into, or an object with ``write(folder)``. A step that is there already is replaced. Raises ``SaveFailed``, and
-        ``ValueError`` or ``TypeError`` for arguments that cannot be saved.
+        into, or an object with ``write(folder)``. A step that is there already is replaced. One that is older than what
+        the folder holds is refused if nothing was loaded before. Raises ``SaveFailed``, and ``ValueError`` or
+        ``TypeError`` for arguments that cannot be saved.
         """
         self._saves.save(checked_step(step), state, meta)
 
     def load_latest(self, reader: Any = None) -> Loaded | None:
-        """The newest good step, read by ``reader``; None if there is none. Damaged ones are named and set aside.
+        """The newest good step, read by ``reader``; None if there is no step at all. Damaged ones are set aside.
 
-        With more than one rank, all call this, and all get the same step: the newest that every rank can read.
+        With more than one rank, all call this, and all get the same step: the newest that every rank can read. Raises
+        ``NoGoodStep`` if there are steps, or were, and none can be used; newer ones that are passed over are set aside
+        by the next ``save``, as after ``load``.
         """
         step = self._saves.agreed_step()
-        return None if step is None else self._read(step, reader)
+        if step is None:
+            self._saves.has_loaded(None)
+            return None
+        return self._read(step, reader)
 
     def load(self, step: int, reader: Any = None) -> Loaded:
-        """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at."""
-        from phalanx.checkpoint.shelf import refused
+        """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at.
 
-        step, shelf = checked_step(step), self._settings.shelf
-        folder = shelf.place(step)
-        problems = shelf.check(step)
-        if problems:
-            raise refused(folder, problems)
+        With more than one rank, all call this, each checks its share of the files, and all get it or none.
+        """
+        step = checked_step(step)
+        self._saves.check(step)
         return self._read(step, reader)
 
     def steps(self) -> list[int]:
@@ -125,11 +129,12 @@ class Checkpointer:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        try:
+        if error is None:
             self.close()
-        except Exception as late:
-            if error is None:
-                raise
+            return
+        try:  # not waiting: whoever restarts this job has to hear of the error now
+            self._saves.refuse_more()
+        except Exception as late:  # noqa: BLE001 # the first error is the one to act on
             error.add_note(f"also, a save in the background failed: {late}")
 
     def _read(self, step: int, reader: Any) -> Loaded:

@@ -104,6 +104,7 @@ def writer_of(state: object, part: int | None = None) -> Callable[[Path], None]:
     write = getattr(state, "write", None)
     if callable(write):
         return cast("Callable[[Path], None]", write)
+    _refuse_stateful(state, "saves")
     if isinstance(state, Mapping):
         from functools import partial
 
@@ -129,11 +130,18 @@ def read_by(reader: object, saved: SavedStep) -> Any:
     read = getattr(reader, "read", None)
     if callable(read):
         return read(saved)
+    _refuse_stateful(reader, "loads")
     if callable(reader):
         return reader(saved)
     raise TypeError(
         f"a reader is a callable that takes a SavedStep, or has read(saved), not {type(reader).__name__}"
     )
+
+
+def _refuse_stateful(thing: object, does: str) -> None:
+    """A model is callable, and would be called with a folder."""
+    if callable(getattr(thing, "state_dict", None)):
+        raise TypeError(f"{type(thing).__name__} has a state_dict: wrap it, TorchState(model=…) {does} it")
 
 
 def _write_mapping(state: Mapping[str, Any], folder: Path) -> None:

@@ -10,15 +10,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from phalanx.checkpoint.adapters import plain
 from phalanx.checkpoint.agreement import Member
-from phalanx.checkpoint.agreement_resume import agreed_step
-from phalanx.checkpoint.background import Background, snapshot_of
+from phalanx.checkpoint.agreement_resume import agreed_load, agreed_step
+from phalanx.checkpoint.background import Background, is_written_at_once, snapshot_of
 from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
+from phalanx.checkpoint.listing import own_steps
 from phalanx.checkpoint.manifest import json_value
 from phalanx.checkpoint.peers import Circle, find_peers
 from phalanx.checkpoint.saved import writer_of
 from phalanx.checkpoint.settings import Settings
-from phalanx.checkpoint.sharded import Sharded
+from phalanx.checkpoint.sharded import Sharded, is_collective
+from phalanx.checkpoint.shelf import refused
 from phalanx.checkpoint.staging import Staging
 from phalanx.errors.channel import checkpoint_done, checkpoint_taken
 
@@ -34,6 +37,8 @@ class Saves:
         self._background = Background(settings.background) if settings.background else None
         self._circle_of_ranks: Circle | None = None
         self._is_closed = False
+        self._has_loaded = False
+        self._newer: dict[int, tuple[int, int] | None] = {}  # than what was loaded, and was there then
 
     def save(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
         """Save ``step``. What cannot be saved is a mistake on all ranks, also on those that write nothing."""
@@ -42,22 +47,48 @@ class Saves:
             return
         kept_meta = self._checked(step, state, meta)
         if self._settings.writes:
-            self._do(step, state, lambda kept: self._save_whole(step, kept, kept_meta))
+
+            def write() -> Callable[[], object]:
+                staging = self._begin_whole(step, state)
+                return lambda: self._finish_whole(staging, kept_meta)
+
+            self._do(step, state, lambda kept: self._save_whole(step, kept, kept_meta), write)
         else:
             checkpoint_taken()
 
     def agreed_step(self) -> int | None:
         """The step that all ranks resume from; waits for saves in the background first."""
-        settings, circle = self._settings, self._circle()
-        fault: BaseException | None = None
-        try:
-            self.wait(None)
-        except Exception as error:  # noqa: BLE001 # raised once the other ranks know
-            fault = error
+        settings, circle, fault = self._settings, self._circle(), self._fault()
         return agreed_step(circle, self._shelf, share=settings.share, is_keeper=settings.keeps, fault=fault)
 
-    def has_loaded(self, step: int) -> None:
-        """This step was loaded: training goes on from it."""
+    def check(self, step: int) -> None:
+        """Return if this very step is good, on all ranks if it is for all: each reads its share.
+
+        Waits for saves in the background first. Raises ``CheckpointError``.
+        """
+        if self._settings.world_size == 1:
+            if problems := self._shelf.check(step):
+                raise refused(self._shelf.place(step), problems)
+            return
+        circle, fault = self._circle(), self._fault()
+        agreed_load(circle, self._shelf, step, share=self._settings.share, fault=fault)
+
+    def _fault(self) -> BaseException | None:
+        """Wait for saves in the background; what went wrong is raised once the other ranks know."""
+        try:
+            self.wait(None)
+        except Exception as error:  # noqa: BLE001 # as said
+            return error
+        return None
+
+    def has_loaded(self, step: int | None) -> None:
+        """Training goes on from this step, or from its beginning. What is newer is in the way of the next save."""
+        self._has_loaded = True
+        self._newer = {}
+        if step is not None and self._settings.writes:
+            with suppress(OSError):
+                newer = [each for each in own_steps(self._shelf.folder) if each > step]
+                self._newer = {each: self._shelf.identity(each) for each in newer}
 
     def wait(self, timeout_s: float | None) -> None:
         """Return when all is saved. Raises the error of a save, once, or ``StillSaving``."""
@@ -69,35 +100,80 @@ class Saves:
         self._is_closed = True
         self.wait(None)
 
+    def refuse_more(self) -> None:
+        """Take no more saves. Raises the error of one that nobody was told of, and waits for none."""
+        self._is_closed = True
+        if self._background is not None:
+            self._background.raise_error()
+
     def _checked(self, step: int, state: object, meta: Mapping[str, Any] | None) -> dict[str, Any]:
         """The metadata as JSON has it. Raises for what cannot be saved, or not any more."""
         if self._is_closed:
             raise SaveFailed(f"step {step} was not saved: its checkpointer is closed; make another one")
         kept: dict[str, Any] = json_value({} if meta is None else meta, "meta")
-        writer_of(state)
+        writer_of(state, self._settings.rank if self._settings.layout == "sharded" else None)
+        if isinstance(state, Mapping):
+            plain.check(state)
+        if self._settings.keeps and not self._has_loaded:
+            self._refuse_below(step)
         return kept
 
-    def _do(self, step: int, state: object, save: Callable[[object], object]) -> None:
-        """Save now, or a copy later."""
+    def _refuse_below(self, step: int) -> None:
+        """Retention would remove such a step first, and the next load would take the newer one of another training."""
+        try:
+            newest = max(own_steps(self._shelf.folder), default=step)
+        except OSError:
+            return  # who writes there says what is wrong
+        if newest > step:
+            raise SaveFailed(
+                f"step {step} was not saved: {self._shelf.folder} holds step {newest}; load it first, or use another "
+                "folder"
+            )
+
+    def _do(
+        self,
+        step: int,
+        state: object,
+        save: Callable[[object], object],
+        write: Callable[[], Callable[[], object]],
+    ) -> None:
+        """Save now, or a copy later. Of what cannot be copied only ``write`` is done now, and later what it returns."""
         if self._background is None:
             checkpoint_taken()
             save(state)
             return
         self._background.make_room()
-        _refuse_early(state)
-        kept = snapshot_of(state)
+        if is_written_at_once(state) and not is_collective(state):
+            rest = write()
+        else:
+            kept = snapshot_of(state, self._settings.rank if self._settings.layout == "sharded" else None)
+
+            def rest() -> object:
+                return save(kept)
+
         checkpoint_taken()
-        self._background.put(step, lambda: save(kept))
+        self._background.put(step, rest)
 
     def _save_whole(self, step: int, state: object, meta: dict[str, Any]) -> None:
+        self._finish_whole(self._begin_whole(step, state), meta)
+
+    def _begin_whole(self, step: int, state: object) -> Staging:
         self._tidy()
         staging = self._staging(step)
         try:
-            staging.publish([staging.write(state)], meta)
+            staging.fill(state)
         except BaseException:
             staging.abandon()
             raise
-        self._published(step)
+        return staging
+
+    def _finish_whole(self, staging: Staging, meta: dict[str, Any]) -> None:
+        try:
+            staging.publish([staging.seal()], meta)
+        except BaseException:
+            staging.abandon()
+            raise
+        self._published(staging.step)
 
     def _save_part(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
         circle = self._circle()
@@ -105,7 +181,12 @@ class Saves:
         sharded = Sharded(circle, self._shelf.files, self._open_staging, self._published, self._marks())
         try:
             kept_meta = self._checked(step, state, meta)
-            self._do(step, state, lambda kept: sharded.save(number, step, kept, kept_meta))
+
+            def write() -> Callable[[], object]:
+                staging = sharded.begin(number, step, state)
+                return lambda: sharded.finish(number, staging, kept_meta)
+
+            self._do(step, state, lambda kept: sharded.save(number, step, kept, kept_meta), write)
         except Exception as error:
             if not sharded.has_spoken:
                 self._refuse(sharded, number, step, error)
@@ -137,6 +218,7 @@ class Saves:
             round_number=settings.round,
             attempt=attempt,
             checksum=settings.checksum,
+            supersedes=self._newer,
         )
 
     def _tidy(self) -> None:
@@ -159,11 +241,3 @@ class Saves:
             peers = find_peers(settings.store, settings.world_size)
             self._circle_of_ranks = Circle(peers, me, settings.timeout_s)
         return self._circle_of_ranks
-
-
-def _refuse_early(state: object) -> None:
-    """A mapping that cannot be saved is a mistake of this very call, not of a later one."""
-    if isinstance(state, Mapping):
-        from phalanx.checkpoint.adapters import plain
-
-        plain.check(state)
