@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -175,6 +176,42 @@ def test_without_advance_each_pass_is_a_whole_one_as_with_torchs_sampler() -> No
     assert list(sampler) != before
 
 
+def test_a_state_of_a_loop_that_forgets_to_tell_its_position_is_named_once() -> None:
+    sampler = ElasticDistributedSampler(10, 2, 0)
+    sampler.state_dict()  # nothing was taken
+    list(sampler)
+    with pytest.warns(
+        RuntimeWarning, match=r"position 0, though 5 items were taken .* advance\(\) was never"
+    ):
+        sampler.state_dict()
+    with warnings.catch_warnings(action="error"):
+        sampler.state_dict()
+
+
+def test_a_loop_that_tells_its_position_is_not_warned() -> None:
+    first, state = ElasticDistributedSampler(10, 1, 0), {}
+    for samples in (0, 4):  # no step yet, and one
+        list(first)
+        first.advance(samples)
+        with warnings.catch_warnings(action="error"):
+            state = first.state_dict()
+    second = ElasticDistributedSampler(10, 1, 0)
+    second.load_state_dict(state)
+    list(second)
+    second.advance(1)
+    with warnings.catch_warnings(action="error"):
+        second.state_dict()
+
+
+def test_torchs_word_for_leaving_out_the_last_items_is_understood() -> None:
+    ours, torchs = (
+        ElasticDistributedSampler(10, 4, 0, even="drop"),
+        ElasticDistributedSampler(10, 4, 0, drop_last=True),
+    )
+    assert (list(ours), torchs.even) == (list(torchs), "drop")
+    assert ElasticDistributedSampler(10, 4, 0, drop_last=False).even == "pad"
+
+
 def test_an_iterator_has_the_position_of_the_moment_in_which_it_was_made() -> None:
     sampler = ElasticDistributedSampler(10, 1, 0, shuffle=False)
     ahead = iter(sampler)
@@ -222,6 +259,7 @@ def test_half_a_state_is_refused() -> None:
         ({"seed": -1}, "seed -1 is out of range"),
         ({"even": "fill"}, 'even \'fill\' is not known; write "pad", "drop" or "none"'),
         ({"dataset_or_length": -1}, "-1 items is out of range"),
+        ({"drop_last": True, "even": "none"}, 'drop_last=True and even="none" say two things'),
     ],
     ids=str,
 )
@@ -245,10 +283,10 @@ def test_ranks_are_those_of_the_launcher_or_one_is_alone(monkeypatch: pytest.Mon
     monkeypatch.setenv("WORLD_SIZE", "3")
     sampler = ElasticDistributedSampler(["a", "b", "c", "d"], shuffle=False)
     assert (sampler.rank, sampler.num_replicas, sampler.length, list(sampler)) == (2, 3, 4, [2, 1])
-    monkeypatch.setenv("RANK", "two")
-    with pytest.raises(ValueError, match="RANK=two is no number"):
-        ElasticDistributedSampler(4)
-    monkeypatch.delenv("RANK")
+    given = ElasticDistributedSampler(4, num_replicas=5)
+    assert (given.rank, given.num_replicas) == (2, 5)
+    for variable in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(variable)
     assert ElasticDistributedSampler(4).num_replicas == 1
 
 

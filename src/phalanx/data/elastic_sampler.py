@@ -7,8 +7,7 @@ as its ``sampler``.
 
 from __future__ import annotations
 
-import os
-import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sized
 
 from phalanx.data.order import Order
@@ -36,12 +35,17 @@ class ElasticDistributedSampler:
     + r + W, + r + 2 W…, so that in each step all ranks together take the next items of the order, for any W.
 
     ``position`` is how many items all ranks together have trained on in this epoch. The training loop tells it with
-    ``advance``, after each step, because loaders read ahead; ``start_index`` is the one to begin with. ``state_dict``
-    has it, and is the same on all ranks.
+    ``advance``, after each step, because loaders read ahead; ``start_index`` is the one to begin with, of all ranks,
+    too. ``state_dict`` has it, and is the same on all ranks; it warns (``RuntimeWarning``, once) if items were taken
+    and ``advance`` was never called.
 
     At the end of an epoch up to W - 1 items may not suffice for all ranks. ``even="pad"`` fills up from the beginning
     of the epoch, ``"drop"`` leaves these items out, ``"none"`` gives them to some ranks only: then ranks may differ by
-    one item, and a collective operation in each step would wait for ever.
+    one item, and a collective operation in each step would wait for ever. ``drop_last=True``, torch's word, is
+    ``even="drop"``.
+
+    This is not torchelastic's sampler of the same name (``phalanx.data.torch_sampler``): the order is another one, and
+    what comes behind ``start_index`` is not shuffled anew.
 
     Raises ``ValueError`` for values out of range, ``TypeError`` for a dataset without a length.
 
@@ -65,6 +69,7 @@ class ElasticDistributedSampler:
         shuffle: bool = True,
         seed: int = 0,
         even: Even = "pad",
+        drop_last: bool = False,
     ) -> None:
         self.length = _length(dataset_or_length)
         self.num_replicas, self.rank = _place(num_replicas, rank)
@@ -76,11 +81,15 @@ class ElasticDistributedSampler:
             raise ValueError(f"seed {seed} is out of range; write 0 to 2^64 - 1")
         if even not in ("pad", "drop", "none"):
             raise ValueError(f'even {even!r} is not known; write "pad", "drop" or "none"')
+        if drop_last and even == "none":
+            raise ValueError('drop_last=True and even="none" say two things; give one of them')
         self.shuffle = shuffle
         self.seed = seed
-        self.even: Even = even
+        self.even: Even = "drop" if drop_last else even
         self._epoch = 0
         self._position = start_index
+        self._taken = 0  # of the items that this rank's iterators gave, until the loop first tells a position
+        self._is_told = False
         self._used_up = (
             False  # by this process; an epoch that was loaded at its end is not asked for by mistake
         )
@@ -116,6 +125,7 @@ class ElasticDistributedSampler:
         """
         if samples < 0:
             raise ValueError(f"advance({samples}) goes back; load_state_dict does that")
+        self._is_told = True
         self._position = min(self.length, self._position + samples)
         self._used_up |= samples > 0 and self._position == self.length
 
@@ -140,18 +150,33 @@ class ElasticDistributedSampler:
                 f" before the next pass"
             )
         # Not a generator itself: the state counts as it is now, not as it is when the first item is asked for.
-        return _dealt(
+        return self._dealt(
             Order(self.seed, self._epoch, self.length) if self.shuffle else None,
             range(
                 self._position + self.rank,
                 self._position + self.rank + len(self) * self.num_replicas,
                 self.num_replicas,
             ),
-            self.length,
         )
+
+    def _dealt(self, order: Order | None, places: range) -> Iterator[int]:
+        for place in places:
+            # Beyond the end there is padding: the epoch's own beginning, as often as it takes.
+            within = place if place < self.length else place % self.length
+            self._taken += 1
+            yield within if order is None else order.at(within)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and position, and what they were counted in: numbers only, for JSON. The same for all ranks."""
+        if self._taken and not self._is_told:
+            self._is_told = True
+            warnings.warn(
+                f"the sampler's state is saved with position {self._position}, though {self._taken} items were taken on"
+                " this rank and advance() was never called: a job that is resumed from it would train on them again;"
+                " call sampler.advance(global_batch) after each step, on every rank",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         return {
             "version": _VERSION,
             "epoch": self._epoch,
@@ -192,13 +217,6 @@ class ElasticDistributedSampler:
         self._epoch, self._position, self._used_up = epoch, position, False
 
 
-def _dealt(order: Order | None, places: range, length: int) -> Iterator[int]:
-    for place in places:
-        # Beyond the end there is padding: the epoch's own beginning, as often as it takes.
-        within = place if place < length else place % length
-        yield within if order is None else order.at(within)
-
-
 def _length(given: Sized | int) -> int:
     if isinstance(given, int) and not isinstance(given, bool):
         length = given
@@ -216,30 +234,12 @@ def _length(given: Sized | int) -> int:
 
 def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
     """How many ranks there are, and which of them this is: as given, as the launcher says, as torch says, or alone."""
-    from_launcher = "WORLD_SIZE" in os.environ and "RANK" in os.environ
-    # Never imported for this: who has a process group has imported it.
-    torch = None if from_launcher else sys.modules.get("torch.distributed")
-    grouped = torch is not None and torch.is_available() and torch.is_initialized()
-    if num_replicas is None:
-        num_replicas = (
-            _number("WORLD_SIZE")
-            if from_launcher
-            else int(torch.get_world_size())
-            if torch and grouped
-            else 1
-        )
-    if rank is None:
-        rank = _number("RANK") if from_launcher else int(torch.get_rank()) if torch and grouped else 0
+    if num_replicas is None or rank is None:
+        from phalanx.errors.ranks import own_ranks
+
+        own = own_ranks()
+        num_replicas = own.world_size if num_replicas is None else num_replicas
+        rank = own.rank if rank is None else rank
     if num_replicas < 1 or not 0 <= rank < num_replicas:
         raise ValueError(f"rank {rank} is none of {num_replicas}; ranks are 0 to num_replicas - 1")
     return num_replicas, rank
-
-
-def _number(variable: str) -> int:
-    value = os.environ[variable]
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(
-            f"{variable}={value} is no number; launchers set it, or give num_replicas and rank"
-        ) from None
