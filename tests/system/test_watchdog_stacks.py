@@ -112,17 +112,26 @@ def test_all_ranks_of_two_nodes_tell_where_they_hang(launch: Launch, script: Scr
 
 
 GIL = """
-    import ctypes, os, threading, time
+    import ctypes, os, queue, threading, time
     from phalanx import timer
 
-    def wait_for_ever():
-        ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock
+    libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+
+    def wait_for_ever():  # and not in sleep(3), which ends when a signal comes
+        libc.pthread_mutex_lock(mutex)  # holds the interpreter's lock
+
+    begun = queue.SimpleQueue()
 
     def idle():
+        begun.put(True)
         time.sleep(1000)
 
     for _ in range(20):
         threading.Thread(target=idle, daemon=True).start()
+    # start() waits until the thread runs, and not until it is in its function: without the lock it never gets there.
+    for _ in range(20):
+        begun.get()
+    libc.pthread_mutex_lock(mutex)
     with timer.expires(after=0.5, scope="collective"):
         wait_for_ever()
 """

@@ -365,11 +365,118 @@ def test_the_agents_server_is_found_without_a_word(fifo: str, server: FileTimerS
     assert done.returncode == -signal.SIGKILL
 
 
+def of_the_agent(fifo: str, body: str) -> subprocess.Popen[str]:
+    """A worker as an agent of ours starts it."""
+    env = {**os.environ, "TORCHELASTIC_TIMER_FILE": fifo, "PHALANX_TIMER_FILE": fifo}
+    program = f"import os, sys, time\nfrom phalanx import timer\n{body}\nprint('end', flush=True)"
+    return subprocess.Popen(
+        [sys.executable, "-X", "dev", "-c", program],
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+OPEN_FIFOS = """
+def fifos():
+    named = [os.path.join("/proc/self/fd", one) for one in os.listdir("/proc/self/fd")]
+    return sum(os.path.exists(one) and os.readlink(one).startswith(os.environ["PHALANX_TIMER_FILE"]) for one in named)
+"""
+
+
+def test_a_server_of_ours_is_told_through_a_descriptor_that_stays_open(
+    fifo: str, server: FileTimerServer
+) -> None:
+    """And torchelastic's through one that is closed after each word."""
+    loop = "for _ in range(3):\n    with timer.expires(after=100): pass\n"
+    kept = of_the_agent(fifo, f"{OPEN_FIFOS}\n{loop}print(fifos())")
+    assert kept.communicate(timeout=120) == ("1\nend\n", "")
+    closed = of_the_agent(
+        fifo, f"{OPEN_FIFOS}\nos.environ['PHALANX_TIMER_FILE'] += 'x'\n{loop}print(fifos())"
+    )
+    assert closed.communicate(timeout=120) == ("0\nend\n", "")
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_a_worker_with_an_open_descriptor_finds_the_fifo_that_was_made_anew(fifo: str, is_dead: bool) -> None:
+    """By its own server that goes on, or by another one after a death that nobody has tidied up."""
+    first = server = FileTimerServer(fifo, "job", max_interval=60)
+    first.start()
+    body = "with timer.expires(after=100): pass\nprint('once', flush=True)\ninput()\n"
+    process = of_the_agent(
+        fifo, f"{OPEN_FIFOS}\n{body}\nwith timer.expires(after=0.2, scope=str(fifos())): time.sleep(100)"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "once\n"
+    if is_dead:
+        os.rename(fifo, f"{fifo}.old")  # its server removes nothing, as one that is dead
+        first.stop()
+        os.rename(f"{fifo}.old", fifo)
+        server = FileTimerServer(fifo, "job", max_interval=60)
+        server.start()
+    else:
+        os.unlink(fifo)
+        first.look()
+    try:
+        process.communicate("\n", timeout=120)
+        assert process.returncode == -signal.SIGKILL
+    finally:
+        server.stop()
+
+
+def test_a_descriptor_whose_number_is_another_files_by_now_is_not_written_to(
+    fifo: str, server: FileTimerServer, tmp_path: Path
+) -> None:
+    """Who forks into the background closes all descriptors, and what is opened next has their numbers."""
+    body = f"""
+with timer.expires(after=100): pass
+os.closerange(3, 1000)
+others = [open({str(tmp_path)!r} + f"/other{{n}}", "w") for n in range(5)]
+if os.fork():
+    os._exit(os.waitstatus_to_exitcode(os.wait()[1]) + 100)
+with timer.expires(after=0.2): time.sleep(100)
+"""
+    process = of_the_agent(fifo, body)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 100 - signal.SIGKILL, said
+    assert [(tmp_path / f"other{n}").read_text() for n in range(5)] == [""] * 5
+
+
+def test_who_is_in_a_block_when_the_clock_is_set_has_the_time_that_was_meant(
+    fifo: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The clock of this machine is not ours to set: what the server reads is."""
+    ahead = 0.0
+    monkeypatch.setattr("phalanx.timer.file_server.wall_time", lambda: time.time() + ahead)
+    taken: list[FileTimerRequest] = []
+    server = FileTimerServer(fifo, "job", end_worker=taken.append)
+    server.run_once()
+    server.register_timers([FileTimerRequest(os.getppid(), "before", time.time() + 100.0, 9)])
+    told_at = server.get_last_progress_time()
+    try:
+        ahead = 3600.0
+        server.run_once()
+        assert not taken
+        assert "the clock was set by +3600.0 s" in caplog.text
+        assert 3599 <= server.get_last_progress_time() - told_at <= 3601
+        assert not server.get_expired_timers(time.time() + 3600 + 90)
+        assert server.get_expired_timers(time.time() + 3600 + 110)
+        ahead = -3600.0
+        server.run_once()
+        assert not server.get_expired_timers(time.time() - 3600 + 90)
+        assert server.get_expired_timers(time.time() - 3600 + 110)
+    finally:
+        server.stop()
+
+
 def test_without_any_server_the_program_is_told_what_to_do() -> None:
     program = "from phalanx import timer\nwith timer.expires(after=1): pass"
     env = {name: value for name, value in os.environ.items() if name != "TORCHELASTIC_TIMER_FILE"}
     done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True)
-    assert "RuntimeError: no timer server is known: call timer.configure(client) first" in done.stderr
+    assert "RuntimeError: no timer server is known: start the job with --watchdog" in done.stderr
+    assert "timer.configure(client) first" in done.stderr
 
 
 @pytest.mark.compat("name torch.distributed.elastic.timer.configure", "same")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.timer.countdowns import TimerBook
+from phalanx.timer.countdowns import STEP_S, ClockSteps, TimerBook
 from phalanx.timer.requests import FileTimerRequest, TimerRequest, read_line
 
 
@@ -27,6 +27,7 @@ def line(**changed: object) -> bytes:
 def test_a_request_comes_back_from_its_line(pid: int, scope: str, at: float, number: int) -> None:
     request = FileTimerRequest(pid, scope, at, number)
     assert read_line(request.to_json().encode()) == request
+    assert request.to_json().encode() == line(pid=pid, scope_id=scope, expiration_time=at, signal=number)
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,24 @@ def test_a_worker_side_import_stays_small() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.split()
     assert not {"logging", "asyncio", "multiprocessing", "phalanx.timer.server"} & set(modules)
+
+
+@given(
+    offsets=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20),
+    passed=st.floats(0.0, 100.0),
+)
+def test_a_step_of_the_clock_is_seen_once_and_a_clock_that_goes_is_none(
+    offsets: list[float], passed: float
+) -> None:
+    steps = ClockSteps()
+    steps.seen(50.0, 1e9)
+    before = 0.0
+    for number, offset in enumerate(offsets, 1):
+        monotonic = 50.0 + number * passed
+        seen = steps.seen(monotonic, 1e9 + number * passed + offset)
+        assert seen == pytest.approx(
+            offset - before if abs(offset - before) >= STEP_S else 0.0, abs=1e-3
+        ) or (abs(abs(offset - before) - STEP_S) < 1e-3)
+        assert steps.seen(monotonic + 10.0, 1e9 + number * passed + offset + 10.005) == 0.0
+        steps.seen(monotonic, 1e9 + number * passed + offset)
+        before = offset

@@ -25,7 +25,7 @@ from phalanx.multiprocessing.inotify import Inotify
 from phalanx.multiprocessing.procfs import read_file, read_stat
 from phalanx.multiprocessing.trees import names_job
 from phalanx.records import changed
-from phalanx.timer.client import TIMER_FILE
+from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer
 from phalanx.timer.requests import FileTimerRequest
 
@@ -187,7 +187,7 @@ class Watchdog:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _environment(self, inner: Callable[..., dict[str, str]], *place: Any) -> dict[str, str]:
-        return {**inner(*place), TIMER_FILE: self._path}
+        return {**inner(*place), TIMER_FILE: self._path, OUR_TIMER_FILE: self._path}
 
 
 def _nobody(_event: object) -> None:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 __all__ = ["TimerClient", "configure", "expires"]
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+# Beside it, and the same: the server is ours. Another launcher that is started within a job sets the first one alone.
+OUR_TIMER_FILE = "PHALANX_TIMER_FILE"
 
 
 class TimerClient(ABC):
@@ -121,7 +123,8 @@ def _of_the_agent() -> TimerClient:
     path = os.environ.get(TIMER_FILE)
     if not path:
         raise RuntimeError(
-            f"no timer server is known: call timer.configure(client) first, or have the agent run one ({TIMER_FILE})"
+            "no timer server is known: start the job with --watchdog (or TORCHELASTIC_ENABLE_FILE_TIMER=1), or call "
+            "timer.configure(client) first"
         )
     from phalanx.timer.file_client import FileTimerClient
 

@@ -7,7 +7,10 @@ from typing import Any, Generic, TypeVar
 
 from phalanx.timer.requests import TimerRequest
 
-__all__ = ["TimerBook"]
+__all__ = ["STEP_S", "ClockSteps", "TimerBook"]
+
+# A clock that is corrected slowly gains 5 ms in the ten seconds between two looks; a step is seldom below a second.
+STEP_S = 0.5
 
 RequestT = TypeVar("RequestT", bound=TimerRequest)
 
@@ -51,6 +54,11 @@ class TimerBook(Generic[RequestT]):
         for key in [key for key in self._running if key[0] in workers]:
             del self._running[key]
 
+    def shift(self, seconds: float) -> None:
+        """The clock was set: all countdowns end so much later by it, as much later as they would have without that."""
+        for one in self._running.values():
+            one.expiration_time += seconds
+
     def expired(self, now: float) -> dict[Any, list[RequestT]]:
         """By worker, the countdowns that are over at ``now``, the first to expire first. They stay in the book."""
         found: dict[Any, list[RequestT]] = {}
@@ -58,3 +66,26 @@ class TimerBook(Generic[RequestT]):
             if one.expiration_time <= now:
                 found.setdefault(one.worker_id, []).append(one)
         return found
+
+
+class ClockSteps:
+    """Tells a clock that was set from one that goes, by a second clock that nobody sets and that stops in a sleep.
+
+    >>> steps = ClockSteps()
+    >>> steps.seen(monotonic=5.0, wall=1000.0), steps.seen(monotonic=6.0, wall=1001.0)
+    (0.0, 0.0)
+    >>> steps.seen(monotonic=7.0, wall=4602.0)
+    3600.0
+    """
+
+    def __init__(self) -> None:
+        self._offset: float | None = None
+
+    def seen(self, monotonic: float, wall: float) -> float:
+        """By how many seconds the wall clock was set since the last time; 0: it was not. Read ``monotonic`` first.
+
+        Whoever is held up between the two sees a step forward, which ends nobody, and one back the next time.
+        """
+        before, self._offset = self._offset, wall - monotonic
+        step = 0.0 if before is None else self._offset - before
+        return step if abs(step) >= STEP_S else 0.0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import select
 import signal as signals
 import time
 
-from phalanx.timer.client import TimerClient
+from phalanx.timer.client import OUR_TIMER_FILE, TimerClient
 from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest
 
 __all__ = ["FileTimerClient"]
@@ -18,6 +19,38 @@ OPEN_TRIES, OPEN_WAIT_S = 10, 0.1
 # A pipe holds some hundred requests; a server that takes none of them for so long is dead or stopped.
 FULL_S = 10.0
 _NO_SERVER = (errno.ENXIO, errno.ENOENT)
+
+
+class _Kept:
+    """A descriptor of a server's FIFO that stays open: to open it costs as much as all the rest of a request.
+
+    It is closed when nobody uses it any more, so that no thread writes into what has got its number.
+    """
+
+    __slots__ = ("_fifo", "fd")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._fifo = _identity(os.fstat(fd))
+
+    def is_at(self, path: str) -> bool:
+        """Whether the FIFO still has this name: it may have been made anew."""
+        try:
+            return self._is_open() and _identity(os.stat(path)) == self._fifo
+        except OSError:
+            return False
+
+    def _is_open(self) -> bool:
+        """A script may close all descriptors, as one does that forks itself into the background, and open others."""
+        return _identity(os.fstat(self.fd)) == self._fifo
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._is_open():
+                os.close(self.fd)
+
+
+_kept: dict[str, _Kept] = {}  # of this process and, after a fork, of its child: a line is written at once
 
 
 class FileTimerClient(TimerClient):
@@ -47,12 +80,24 @@ class FileTimerClient(TimerClient):
             raise ValueError(
                 f"the name of a timer's scope is too long ({len(line)} bytes in a line of {LINE_BYTES_MAX}); shorten it"
             )
+        if os.environ.get(OUR_TIMER_FILE) == self._file_path:
+            self._send_to_ours(line)
+            return
         # Closed after each request: torchelastic's server hears nothing of others while one writer keeps it open.
         fd = self._open()
         try:
             self._write(line, fd)
         finally:
             os.close(fd)
+
+    def _send_to_ours(self, line: bytes) -> None:
+        kept = _kept.get(self._file_path)
+        if kept is not None and kept.is_at(self._file_path):
+            with contextlib.suppress(ConnectionError):  # its server has gone; there may be a new one
+                self._write(line, kept.fd)
+                return
+        kept = _kept[self._file_path] = _Kept(self._open())
+        self._write(line, kept.fd)
 
     def _write(self, line: bytes, fd: int) -> None:
         give_up_at = time.monotonic() + FULL_S
@@ -81,3 +126,7 @@ class FileTimerClient(TimerClient):
                     ) from None
                 time.sleep(OPEN_WAIT_S)
         raise AssertionError("the last try returns or raises")
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from phalanx.timer import debug_info
-from phalanx.timer.countdowns import TimerBook
+from phalanx.timer.countdowns import ClockSteps, TimerBook
 from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest, read_line
 
 __all__ = ["FileTimerServer"]
@@ -25,6 +25,7 @@ READ_BYTES = 65536  # a pipe's usual size: all of it in one call
 REQUEST_BEGINS = b'{"version"'  # as both clients write it
 COMPLAINTS_MAX = 20  # nonsense in a loop must not fill the log
 
+wall_time = time.time  # by which clients say when their time is over
 LogEvent = Callable[[str, FileTimerRequest | None], None]
 
 
@@ -68,7 +69,8 @@ class FileTimerServer:
         self._end_worker = end_worker
         self._on_requests = on_requests
         self._book: TimerBook[FileTimerRequest] = TimerBook()
-        self._last_progress_time = int(time.time())
+        self._steps = ClockSteps()
+        self._last_progress_time = int(wall_time())
         self._rest = b""  # of a line that is not complete yet
         self._complaints = 0
         self._fd = self._wake = -1
@@ -135,7 +137,7 @@ class FileTimerServer:
     def register_timers(self, timer_requests: list[FileTimerRequest]) -> None:
         """Begin and end countdowns; every request of a worker is a sign of its progress."""
         if timer_requests:
-            self._last_progress_time = int(time.time())
+            self._last_progress_time = int(wall_time())
             self._on_requests()
         self._book.enter(timer_requests)
 
@@ -149,7 +151,7 @@ class FileTimerServer:
 
     def get_last_progress_time(self) -> int:
         """Return when a worker has last begun or ended a countdown; now, while none runs. Seconds since the epoch."""
-        return self._last_progress_time if len(self._book) else int(time.time())
+        return self._last_progress_time if len(self._book) else int(wall_time())
 
     # The thread
 
@@ -167,11 +169,12 @@ class FileTimerServer:
         next_at = self._book.next_expiration
         if next_at is None:
             return self._max_interval
-        return min(self._max_interval, max(0.0, next_at - time.time()))
+        return min(self._max_interval, max(0.0, next_at - wall_time()))
 
     def _take_requests(self, patience_s: float) -> None:
         watched = [fd for fd in (self._fd, self._wake) if fd >= 0]
         ready, _, _ = select.select(watched, (), (), patience_s)
+        self._follow_clock()  # before requests are read whose times are by the clock as it is now
         if self._wake in ready:
             os.eventfd_read(self._wake)
         if self._fd in ready:
@@ -207,8 +210,17 @@ class FileTimerServer:
         if self._complaints <= COMPLAINTS_MAX:
             logger.warning("job %s: a timer request is ignored: %s", self._run_id, reason[:200])
 
+    def _follow_clock(self) -> None:
+        monotonic = time.monotonic()
+        step_s = self._steps.seen(monotonic, wall_time())
+        if step_s:
+            self._book.shift(step_s)
+            self._last_progress_time += int(step_s)
+            logger.warning("job %s: the clock was set by %+.1f s; timers go on by it", self._run_id, step_s)
+
     def _end_expired(self) -> None:
-        expired = self.get_expired_timers(time.time())
+        self._follow_clock()
+        expired = self.get_expired_timers(wall_time())
         debug_info.log_debug_info_for_expired_timers(
             self._run_id, {pid: [one.to_json() for one in timers] for pid, timers in expired.items()}
         )

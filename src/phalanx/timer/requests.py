@@ -80,14 +80,11 @@ class FileTimerRequest(TimerRequest):
 
     def to_json(self) -> str:
         """The request as the protocol has it, without the end of the line."""
-        return json.dumps(
-            {
-                "version": self.version,
-                "pid": self.worker_pid,
-                "scope_id": self.scope_id,
-                "expiration_time": self.expiration_time,
-                "signal": int(self.signal),
-            }
+        # What json.dumps makes of the whole; it takes twice as long, and this is most of what a block costs.
+        scope, at = json.dumps(self.scope_id), json.dumps(self.expiration_time)
+        return (
+            f'{{"version": {self.version}, "pid": {self.worker_pid}, "scope_id": {scope}, '
+            f'"expiration_time": {at}, "signal": {int(self.signal)}}}'
         )
 
 
