@@ -65,7 +65,7 @@ class Lines:
 
 
 class Picture:
-    """Workers, the loss curve, and what happened last."""
+    """Workers, the loss curve with a mark where a worker was lost, that loss, and what happened last."""
 
     def __init__(self, story: Story, live: Live) -> None:
         self._story = story
@@ -81,21 +81,24 @@ class Picture:
         loss = story.losses.get(story.step, math.nan)
         numbers = f"step {story.step} of {story.steps} · loss {loss:.4f}" if story.losses else "no step yet"
         curve = sparkline(story, width - 2, can_draw=self._live.console.encoding.startswith("utf"))
-        room = max(1, min(EVENTS_SHOWN, self._live.console.height - 10))
+        room = max(1, min(EVENTS_SHOWN, self._live.console.height - 13))
         events = story.told[-room:]
         events += [""] * (room - len(events))  # a picture that keeps its height does not jump
-        parts: list[RenderableType] = [head, self._workers(), Text(numbers), curve, Text("")]
+        marked = Text(mark(story, width - 2), style="bold red", no_wrap=True)
+        lost = Text(
+            story.loss_of_worker, style="bold red"
+        )  # stays when other sentences have pushed it out below
+        parts: list[RenderableType] = [head, self._workers(), Text(numbers), curve, marked, lost, Text("")]
         for sentence in events:
             style = "bold red" if "kill" in sentence else "cyan" if "checkpoint" in sentence else ""
             parts.append(Text(sentence, style=style, no_wrap=True, overflow="ellipsis"))
         return Group(*parts)
 
     def _workers(self) -> Table:
-        table = Table(expand=False, pad_edge=False)
-        for column in ("rank", "process", "state"):
-            table.add_column(
-                column, no_wrap=True, justify="left" if column == "state" else "right", min_width=9
-            )
+        table = Table(expand=False)
+        table.add_column("rank", no_wrap=True, justify="right")
+        table.add_column("process", no_wrap=True, justify="right")
+        table.add_column("state", no_wrap=True, min_width=len("succeeded (0)"))
         for worker in self._story.status.workers:
             ended = "" if worker.exit_code is None else f" ({worker.exit_code})"
             state = Text(f"{worker.state}{ended}", style=STYLES[worker.state])
@@ -103,6 +106,19 @@ class Picture:
         for _ in range(4 - len(self._story.status.workers)):
             table.add_row("", "", "")
         return table
+
+
+def mark(story: Story, width: int) -> str:
+    """Return the line below the curve: it points to where a worker was lost, if one was."""
+    if story.lost is None:
+        return ""
+    width = max(1, min(width, story.steps))
+    step = story.lost_near_step if story.lost_at_step is None else story.lost_at_step
+    column = min(width - 1, max(step - 1, 0) * width // story.steps)
+    text = f"rank {story.lost.rank} lost"
+    if column + len(text) + 2 <= width:
+        return f"{' ' * column}^ {text}"
+    return f"{text} ^".rjust(column + 1)
 
 
 def sparkline(story: Story, width: int, *, can_draw: bool = True) -> Text:

@@ -26,8 +26,11 @@ class Story:
     told: list[str] = field(default_factory=list)
     """What happened, a sentence each."""
     lost: WorkerStatus | None = None
-    lost_at_step: int = 0
-    """How far the job had come when it was lost."""
+    lost_near_step: int = 0
+    """Where the job was seen to be when the worker was killed."""
+    lost_at_step: int | None = None
+    """How far the job had come when it was lost. Known when all of its workers have ended: others may have taken the
+    step that they were in."""
     resumed_at_step: int | None = None
     restarted_after_s: float = math.nan
     """From the death to the moment when all workers ran again."""
@@ -42,8 +45,18 @@ class Story:
 
     def killed(self, worker: WorkerStatus) -> None:
         """Note that this worker was sent SIGKILL just now."""
-        self.lost = worker
-        self.told.append(f"kill -9 {worker.pid}: the end of rank {worker.rank}, at step {self.step}")
+        self.lost, self.lost_near_step = worker, self.step
+        self.told.append(f"kill -9 {worker.pid}: the end of rank {worker.rank}")
+
+    @property
+    def loss_of_worker(self) -> str:
+        """The loss in a sentence, with what is known of it by now; nothing if there was none."""
+        if self.lost is None:
+            return ""
+        killed = f"kill -9 {self.lost.pid}: the end of rank {self.lost.rank}"
+        if self.lost_at_step is None:
+            return killed
+        return f"{killed} at step {self.lost_at_step}; resumed at step {self.resumed_at_step}"
 
     def read_curve(self) -> None:
         """Read what the job has added to its curve."""
@@ -58,7 +71,10 @@ class Story:
                 entry = json.loads(line)
                 if entry["step"] <= self.step:
                     self.lost_at_step, self.resumed_at_step = self.step, entry["step"] - 1
-                    self.told.append(f"resumed at the checkpoint of step {self.resumed_at_step}")
+                    self.told.append(
+                        f"had come to step {self.lost_at_step}, "
+                        f"resumed at the checkpoint of step {self.resumed_at_step}"
+                    )
                 self.step = entry["step"]
                 self.losses[self.step] = entry["loss"]
 
@@ -98,7 +114,7 @@ class Story:
 
 def summary(story: Story, undisturbed: Story) -> list[str]:
     """Return what a person wants to know at the end, a line each."""
-    if story.lost is None or story.resumed_at_step is None:
+    if story.lost is None or story.lost_at_step is None or story.resumed_at_step is None:
         return [f"no worker was lost; final loss {story.final_loss:.6f}"]
     twice = story.lost_at_step - story.resumed_at_step
     is_same = story.final_loss == undisturbed.final_loss

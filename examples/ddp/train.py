@@ -2,9 +2,10 @@
 
     phalanx run --nproc-per-node 2 --max-restarts 3 --warn-before 30s examples/ddp/train.py --checkpoints /tmp/ddp
 
-Each step takes the same 64 images whatever the number of workers is, each worker its share of them. So a job that
-loses workers, gets more, or starts anew at a checkpoint follows the curve that it would have followed anyway. It runs
-under torchrun, and as ``python examples/ddp/train.py``, as well.
+Each step takes the same 192 images whatever the number of workers is, each worker its share of them. So a job that
+loses workers, gets more, or starts anew at a checkpoint follows the curve that it would have followed anyway. (This
+model draws no random numbers. One with dropout needs ``sharded=True``, see ``main``, and as many workers as before.)
+It runs under torchrun, and as ``python examples/ddp/train.py``, as well.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,18 +30,18 @@ import phalanx
 from phalanx.checkpoint import Checkpointer, TorchState
 from phalanx.data import ElasticDistributedSampler
 
-BATCH = 64  # of all workers together: 1, 2, 4, 8, 16, 32 or 64 of them
-STEPS_PER_EPOCH = 60
+BATCH = 192  # of all workers together: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96 or 192 of them
+STEPS_PER_EPOCH = 20
 IMAGES = STEPS_PER_EPOCH * BATCH
 
 
 def read_flags() -> argparse.Namespace:
     """Return what the command line says."""
     flags = argparse.ArgumentParser()
-    flags.add_argument("--epochs", type=int, default=4)
+    flags.add_argument("--epochs", type=int, default=12)
     flags.add_argument("--rate", type=float, default=0.1)
     flags.add_argument(
-        "--checkpoints", type=Path, default=Path("checkpoints"), help="a folder that all nodes see"
+        "--checkpoints", type=Path, default=Path("checkpoints/ddp"), help="a folder that all nodes see"
     )
     flags.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
     flags.add_argument("--log-every", type=int, default=20, metavar="STEPS")
@@ -67,7 +69,9 @@ def join_group() -> torch.device:
     else:  # no launcher: a group of one
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     if BATCH % dist.get_world_size():
-        raise SystemExit(f"a batch of {BATCH} cannot be shared equally by {dist.get_world_size()} workers")
+        size = dist.get_world_size()
+        print(f"a batch of {BATCH} cannot be shared equally by {size} workers", file=sys.stderr)
+        sys.exit(2)  # as for a wrong flag: no restart would change it, see no_restart_on in cluster.yaml
     return device
 
 
@@ -84,8 +88,8 @@ def network() -> nn.Module:
 def batches(dataset: TensorDataset, sampler: ElasticDistributedSampler, step: int) -> Iterator[list[Tensor]]:
     """Yield this rank's share of each batch, from ``step`` on, epoch after epoch.
 
-    torch's own DistributedSampler would do as well, but for one thing: it begins each epoch at its first image, so a
-    job that resumes in the middle of one has to pass over those that it has seen.
+    torch's own DistributedSampler would do, too, but begins each epoch at its first image: docs/training.md has a loop
+    that passes over those that were seen.
     """
     share = BATCH // dist.get_world_size()
     # With a generator of its own it draws nothing from torch's, which resumes with the checkpoint.
@@ -98,7 +102,13 @@ def batches(dataset: TensorDataset, sampler: ElasticDistributedSampler, step: in
 def main() -> None:
     """Train from the newest checkpoint to the last step."""
     flags = read_flags()
-    device = join_group()
+    train(flags, join_group())
+    # At a good end only. After a failure other workers may be gone, and this might wait for them.
+    dist.destroy_process_group()
+
+
+def train(flags: argparse.Namespace, device: torch.device) -> None:
+    """Take the steps that are left, and save some of them."""
     is_first = dist.get_rank() == 0
     model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=flags.rate, momentum=0.9)
@@ -106,7 +116,8 @@ def main() -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=last_step)
     dataset = shapes(IMAGES, seed=1)
     sampler = ElasticDistributedSampler(dataset, dist.get_world_size(), dist.get_rank(), seed=2)
-    # All that the next step depends on: random states are in it, too.
+    # All that the next step depends on. Of random states rank 0's are saved, and other ranks begin with new ones; with
+    # Checkpointer(…, sharded=True) each rank's own are, for a job that resumes with as many workers.
     state = TorchState(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     # A host may queue steps for its GPU until it looks at the loss, and be so far ahead of the other ranks.
     margin = flags.log_every + 2
@@ -115,6 +126,8 @@ def main() -> None:
         step = 0 if loaded is None else loaded.step
         if is_first:
             print(f"starting at step {step} with {dist.get_world_size()} workers", flush=True)
+            if step >= last_step:
+                print(f"nothing is left to do: remove {flags.checkpoints} to begin anew", flush=True)
         parallel = DistributedDataParallel(model)
         for images, labels in batches(dataset, sampler, step):
             if step >= last_step:
@@ -129,7 +142,8 @@ def main() -> None:
             step += 1
             log(flags, step, loss.detach())
             phalanx.progress(step)
-            # Both in each step, on all ranks: then all hear of it at the same one.
+            # Both are asked in each step on all ranks, so not behind an `or`: ranks agree on the step in these very
+            # calls, and who left one out would hear of a request one step late, and save twice.
             is_asked = phalanx.should_checkpoint(step, margin=margin)
             must_stop = phalanx.should_stop(step, margin=margin)
             is_due = step % flags.checkpoint_every == 0 or step == last_step

@@ -13,6 +13,7 @@ import itertools
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,7 @@ def read_flags() -> argparse.Namespace:
     flags.add_argument("--steps", type=int, default=200)
     flags.add_argument("--rate", type=float, default=0.02)
     flags.add_argument(
-        "--checkpoints", type=Path, default=Path("checkpoints"), help="a folder that all nodes see"
+        "--checkpoints", type=Path, default=Path("checkpoints/numpy"), help="a folder that all nodes see"
     )
     flags.add_argument("--checkpoint-every", type=int, default=20, metavar="STEPS")
     flags.add_argument("--step-seconds", type=float, default=0.0, help="take so much longer for each step")
@@ -55,7 +56,8 @@ def main() -> None:
     images, labels = digits(IMAGES, seed=0)
     with Group() as group, Checkpointer(flags.checkpoints) as checkpoints:
         if BATCH % group.size:
-            raise SystemExit(f"a batch of {BATCH} cannot be shared equally by {group.size} workers")
+            print(f"a batch of {BATCH} cannot be shared equally by {group.size} workers", file=sys.stderr)
+            sys.exit(2)  # as for a wrong flag: no restart would change it, see no_restart_on in local.yaml
         sampler = ElasticDistributedSampler(IMAGES, group.size, group.rank, seed=2)
         weights = first_weights(seed=1)
         state: dict[str, Any] = {"weights": weights, "velocity": np.zeros_like(weights)}
@@ -65,6 +67,8 @@ def main() -> None:
             sampler.load_state_dict(state.pop("sampler"))
         if group.rank == 0:
             print(f"starting at step {step} with {group.size} workers", flush=True)
+            if step >= flags.steps:
+                print(f"nothing is left to do: remove {flags.checkpoints} to begin anew", flush=True)
         for own in shares(sampler, step):
             if step >= flags.steps:
                 break
@@ -76,7 +80,8 @@ def main() -> None:
             if group.rank == 0:
                 tell(flags, step, loss)
             phalanx.progress(step)
-            # Both in each step, on all ranks: then all hear of it at the same one.
+            # Both are asked in each step on all ranks, so not behind an `or`: ranks agree on the step in these very
+            # calls, and who left one out would hear of a request one step late, and save twice.
             is_asked, must_stop = phalanx.should_checkpoint(step), phalanx.should_stop(step)
             is_due = step % flags.checkpoint_every == 0 or step == flags.steps
             if is_due or is_asked or must_stop:

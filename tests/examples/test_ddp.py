@@ -23,7 +23,7 @@ from tests.system.machines import SHORT_LEASE, Network, c10d
 Make = Callable[..., Training]
 
 STEPS = 120
-ALL = ("--epochs", 2, "--log-every", 1)
+ALL = ("--epochs", STEPS // 20, "--log-every", 1)
 
 pytestmark = [
     pytest.mark.torch,

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pexpect
@@ -18,7 +19,7 @@ SHORT = ("--steps", "120", "--at-step", "70", "--step-seconds", "0.02")
 
 
 def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: Path) -> None:
-    token = f"PHALANX_DEMO_{tmp_path.name}"
+    token = f"PHALANX_DEMO_{uuid.uuid4().hex}"
     done = subprocess.run(
         [sys.executable, DEMO, *SHORT],
         env={**os.environ, "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token},
@@ -31,13 +32,17 @@ def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: P
     assert "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     (killed,) = [line for line in lines if line.startswith("kill -9 ")]
-    step = int(re.fullmatch(r"kill -9 \d+: the end of rank 2, at step (\d+)", killed)[1])  # type: ignore[index]
+    assert re.fullmatch(r"kill -9 \d+: the end of rank 2", killed)
     assert "rank 2 was killed by SIGKILL" in lines
-    (resumed,) = re.findall(r"^resumed at the checkpoint of step (\d+)$", done.stdout, re.MULTILINE)
-    assert 70 <= step < 120
+    ((step, resumed),) = re.findall(
+        r"^had come to step (\d+), resumed at the checkpoint of step (\d+)$", done.stdout, re.MULTILINE
+    )
+    assert 70 <= int(step) < 120
     told = dict(line.split(maxsplit=1) for line in lines[lines.index("") + 1 :])
     assert told["lost"].startswith("rank 2 (process ")
-    assert f"from the checkpoint of step {resumed}: " in told["resume"]
+    assert told["when"].startswith(f"at step {step} of 120, ")
+    twice = int(step) - int(resumed)
+    assert told["resume"] == f"from the checkpoint of step {resumed}: {twice} steps were done twice"
     assert told["undisturbed"] == f"{told['final'].split()[1]}: the same, to the last bit"
     assert not survivors_with(token)
     assert not list(tmp_path.iterdir())
@@ -63,6 +68,9 @@ def test_a_terminal_gets_a_picture_that_changes_in_place(
         demo.expect("running")
         demo.expect("[▁▂▃▄▅▆▇]█|█[▁▂▃▄▅▆▇]")
         demo.expect("kill -9")
+        demo.expect(r"\^")  # below the curve
+        demo.expect("job succeeded")
+        last = str(demo.before).rpartition("Phalanx demo")[2]  # the picture that stays
         demo.expect("the same, to the")
         demo.expect(pexpect.EOF)
         shown = demo.before
@@ -70,10 +78,14 @@ def test_a_terminal_gets_a_picture_that_changes_in_place(
     coloured = re.compile(r"\x1b\[[\d;]*3\dm")
     assert shown is not None
     assert not is_plain or not coloured.search(shown)
+    flat = " ".join(re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", last).split())
+    assert "succeeded (0) │" in flat
+    assert re.search(r"rank 2 lost \^|\^ rank 2 lost", flat), last
+    assert re.search(r"kill -9 \d+: the end of rank 2 at step \d+; resumed at step \d+", flat), last
 
 
 def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
-    token = f"PHALANX_DEMO_{tmp_path.name}"
+    token = f"PHALANX_DEMO_{uuid.uuid4().hex}"
     env = {**os.environ, "TERM": "xterm", "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token}
     with pexpect.spawn(sys.executable, [str(DEMO)], env=env, timeout=LIMIT_S, encoding="utf-8") as demo:
         demo.expect("checkpoint of step 20 saved")
