@@ -8,7 +8,15 @@ import pytest
 
 from phalanx.agent.events import JobBegan
 from phalanx.agent.graces import Graces
-from phalanx.agent.group import DeadlinePassed, GroupMachine, RoundSettled, Say, StopAsked, WorkersSpawned
+from phalanx.agent.group import (
+    DeadlinePassed,
+    GroupMachine,
+    RoundSettled,
+    Say,
+    StopAsked,
+    WorkersExited,
+    WorkersSpawned,
+)
 from phalanx.agent.machine import AgentMachine
 from phalanx.agent.restarts.policy import RestartPolicy
 from phalanx.agent.stacks import (
@@ -127,6 +135,34 @@ def test_a_timer_that_is_over_while_stacks_are_saved_for_another_node_asks_that_
     assert unsaid(machine.step(SLOW, 1.5)) == [AskSent(Ask.STACKS, REASON)]
     assert machine.step(StacksSaved(1), 2) == [AskDone(Ask.STACKS, "n1.1.1"), OWN_DONE]
     assert machine.step(ANSWERED, 3) == [END]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_who_refuses_to_end_is_killed_when_the_grace_is_over(nodes: int) -> None:
+    machine, group = running(nodes)
+    slow = TimerExpired(101, 15, "forward")
+    machine.step(slow, 1)
+    machine.step(StacksSaved(1), 2)
+    if nodes > 1:
+        machine.step(ANSWERED, 2)
+    assert (machine.state, machine.deadline) == (StacksState.IDLE, 2 + group.grace_s)
+    assert machine.step(DeadlinePassed(), 31.9) == []
+    said, killed = machine.step(DeadlinePassed(), 32)
+    assert "has not ended by SIGTERM within 30 s: it is killed" in said.text
+    assert killed == END
+    assert (machine.deadline, machine.step(DeadlinePassed(), 99)) == (None, [])
+
+
+def test_who_ends_when_asked_is_not_killed_and_a_later_hang_has_a_limit_of_its_own() -> None:
+    machine, group = running(1)
+    for pid in (100, 101):
+        machine.step(TimerExpired(pid, 40, "forward"), 1)
+    machine.step(StacksSaved(1), 2)
+    group.step(WorkersExited({1: 0}), 3)
+    machine.step(HEARD, 31)
+    assert machine.deadline == 32
+    assert [one.pid for one in unsaid(machine.step(DeadlinePassed(), 32))] == [100]
+    assert machine.deadline == 31 + LIMIT_S
 
 
 def test_nothing_makes_a_stop_longer() -> None:

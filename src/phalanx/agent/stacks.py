@@ -5,11 +5,13 @@
 In SAVING this node's workers tell where they are, in WAITING the other nodes' still do. The first moment of a job that
 hangs is the one that tells why: who is ended first makes the others fail, and their stacks are those of the failure
 then. All of it takes ``LIMIT_S`` at most. It never decides whether the job goes on: a worker that was ended has failed.
+Who is asked to end by a signal that it can refuse is killed when the grace is over.
 """
 
 from __future__ import annotations
 
 from enum import Enum, auto
+from signal import SIGKILL, Signals
 from typing import Any, ClassVar
 
 from phalanx.agent.group import DeadlinePassed, GroupMachine, GroupState, Say
@@ -92,13 +94,24 @@ class StacksMachine(Machine[StacksState]):
         self._slow: dict[int, TimerExpired] = {}
         self._owed: list[str] = []  # asks of other nodes that are answered when stacks are saved
         self._is_waited_for = False  # the other nodes: they were asked, and have not answered
+        self._limit_at: float | None = None
+        self._told_to_end: dict[
+            int, tuple[float, TimerExpired]
+        ] = {}  # by another signal than SIGKILL, and until when
+
+    def step(self, event: object, now: float) -> list[Any]:
+        """As the base; who was told to end and lives on is a matter of time, whatever the state is."""
+        commands = [*super().step(event, now), *self._kill_overdue(now)]
+        times = [self._limit_at, *(at for at, _ in self._told_to_end.values())]
+        self.deadline = min((at for at in times if at is not None), default=None)
+        return commands
 
     # Arrows
 
     def _expired(self, event: TimerExpired, now: float) -> list[Any]:
         if self._group.state is not GroupState.RUNNING:
             # The round ends already, for a reason that has its evidence: a stop is not made longer.
-            return [EndSlow(event.pid, event.signal, event.scope)]
+            return self._end(event, now)
         reason = f"{self._name_of(event.pid)} is too slow in {event.scope}"
         told = Say(f"{reason}: the stacks of all ranks are saved, then it is ended")
         return [told, *self._begin(reason, now), *self._add(event, reason)]
@@ -137,30 +150,30 @@ class StacksMachine(Machine[StacksState]):
         if self._slow and self._is_waited_for:
             self.state = StacksState.WAITING
             return [*answers, AskDone(Ask.STACKS, "")]
-        return [*answers, *self._finish()]
+        return [*answers, *self._finish(now)]
 
     def _answered_early(self, event: AskAnswered, now: float) -> None:
         if event.what is Ask.STACKS:
             self._is_waited_for = False
 
     def _answered(self, event: AskAnswered, now: float) -> list[Any]:
-        return self._finish() if event.what is Ask.STACKS else []
+        return self._finish(now) if event.what is Ask.STACKS else []
 
     def _time_passed(self, event: DeadlinePassed, now: float) -> list[Any]:
-        if self.deadline is None or now < self.deadline:
+        if self._limit_at is None or now < self._limit_at:
             return []
         told: list[Any] = []
         if self._slow:
             whose = "other nodes" if self.state is StacksState.WAITING else "this node's ranks"
             told.append(Say(f"not all stacks of {whose} could be saved within {LIMIT_S:g} s"))
         answers = [AskDone(Ask.STACKS, one) for one in self._owed]
-        return [*told, *answers, *self._finish()]
+        return [*told, *answers, *self._finish(now)]
 
     # Parts of arrows
 
     def _begin(self, reason: str, now: float) -> list[Any]:
         self.state = StacksState.SAVING
-        self.deadline = now + LIMIT_S
+        self._limit_at = now + LIMIT_S
         self._number += 1
         return [SaveStacks(self._number, reason)]
 
@@ -174,14 +187,33 @@ class StacksMachine(Machine[StacksState]):
         self._is_waited_for = True
         return [AskSent(Ask.STACKS, reason)]
 
-    def _finish(self) -> list[Any]:
+    def _finish(self, now: float) -> list[Any]:
         """Who has left its block meanwhile is ended all the same: its time was over, and everybody was told so."""
-        commands = [EndSlow(one.pid, one.signal, one.scope) for one in self._slow.values()]
+        commands = [command for one in self._slow.values() for command in self._end(one, now)]
         self.state = StacksState.IDLE
-        self.deadline = None
+        self._limit_at = None
         self._slow.clear()
         self._owed.clear()
         self._is_waited_for = False
+        return commands
+
+    def _end(self, slow: TimerExpired, now: float) -> list[Any]:
+        if slow.signal not in (SIGKILL, 0):
+            self._told_to_end[slow.pid] = (now + self._group.grace_s, slow)
+        return [EndSlow(slow.pid, slow.signal, slow.scope)]
+
+    def _kill_overdue(self, now: float) -> list[Any]:
+        live = {self._group.pids.get(one) for one in self._group.live}
+        ended = set(self._group.pids.values()) - live
+        commands: list[Any] = []
+        for pid, (at, slow) in list(self._told_to_end.items()):
+            if pid in ended:
+                del self._told_to_end[pid]
+            elif now >= at:
+                del self._told_to_end[pid]
+                name = Signals(slow.signal).name if slow.signal in set(Signals) else f"signal {slow.signal}"
+                late = f"{self._name_of(pid)} has not ended by {name} within {self._group.grace_s:g} s: it is killed"
+                commands += [Say(late), EndSlow(pid, SIGKILL, slow.scope)]
         return commands
 
     def _name_of(self, pid: int) -> str:
@@ -194,7 +226,7 @@ class StacksMachine(Machine[StacksState]):
     def check(self) -> None:
         """Somebody is waited for exactly as long as there is a limit to it."""
         is_idle = self.state is StacksState.IDLE
-        assert is_idle == (self.deadline is None), "what is waited for has a limit"
+        assert is_idle == (self._limit_at is None), "what is waited for has a limit"
         assert not is_idle or not (self._slow or self._owed), "nobody is forgotten"
         assert self.state is not StacksState.WAITING or self._slow, (
             "others are waited for only to end somebody"
@@ -224,7 +256,7 @@ class StacksMachine(Machine[StacksState]):
             StacksState.WAITING: _answered,
         },
         DeadlinePassed: {
-            StacksState.IDLE: Void("it was somebody else's"),
+            StacksState.IDLE: Void("somebody else's, or about who was told to end"),
             StacksState.SAVING: _time_passed,
             StacksState.WAITING: _time_passed,
         },
