@@ -101,6 +101,40 @@ def test_a_staging_folder_in_use_is_left_alone_and_one_that_nobody_holds_is_remo
     assert used.name not in names(folder)
 
 
+@pytest.mark.parametrize("holds", [[], ["rank-00001"], ["part-00000.json"]])
+def test_what_ranks_of_this_round_write_together_is_left_alone_though_no_lock_is_seen(
+    holds: list[str], folder: Path
+) -> None:
+    together = folder / ".step-000000009.job.r2.1.partial"
+    together.mkdir()
+    for name in holds:
+        (together / name).mkdir()
+    Shelf(folder).tidy(run_id="job", round_number=2)
+    assert together.name in names(folder), "rank 0 runs on the machine whose disk the others see"
+    Shelf(folder).tidy(run_id="job", round_number=3)
+    assert together.name not in names(folder)
+
+
+def test_what_this_round_has_left_of_a_whole_step_is_removed(folder: Path) -> None:
+    left = folder / ".step-000000009.job.r2.0badf00d.partial"
+    left.mkdir()
+    (left / "weights").write_bytes(b"1")
+    Shelf(folder).tidy(run_id="job", round_number=2)
+    assert left.name not in names(folder)
+
+
+def test_folders_of_runs_beside_the_steps_are_not_walked_through(folder: Path) -> None:
+    run = folder / "runs/seed-42"
+    (folder / "seed-42/deep").mkdir(parents=True)
+    run.mkdir(parents=True)
+    for path in (folder / "seed-42/deep", folder / "runs"):
+        (path / "data").write_bytes(b"1")
+        (path / "data.md5").write_text("0" * 32)
+    (folder / "run-2026").mkdir()
+    (folder / "run-2026/other.md5").write_text("0" * 32)
+    assert Shelf(folder).steps() == [2, 3]
+
+
 class NoLocks(RealFiles):
     def lock(self, folder: Path, *, exclusive: bool) -> Lock:
         return Lock(os.open(folder, os.O_RDONLY), held=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_the_steps_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert [line.split()[0] for line in lines[1:3]] == ["100", "200"]
     assert "2.0 KiB" in lines[1]
     assert lines[1].endswith("complete")
-    assert lines[3:] == ["set aside, because damaged: step-000000050.bad"]
+    assert lines[3:] == ["set aside, and not loaded: step-000000050.bad"]
 
 
 def test_verifying_finds_what_is_bad_and_changes_nothing(
@@ -54,6 +55,30 @@ def test_other_programs_get_json(folder: Path, capsys: pytest.CaptureFixture[str
     assert (first["state"], second["state"]) == ("complete", "bad")
     assert "manifest.json is no manifest of a checkpoint" in second["problems"][0]
     assert value["set_aside"] == ["step-000000050.bad"]
+    assert (value["format"], value["version"]) == ("phalanx-checkpoints", 1)
+
+
+def test_a_step_that_cannot_be_checked_here_is_not_called_bad(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert main(["checkpoints", "--verify", "--json", str(folder)]) == 3
+    value = json.loads(capsys.readouterr().out)
+    assert [step["state"] for step in value["steps"]] == ["unknown"] * 2
+    assert "pip install xxhash" in value["steps"][0]["problems"][0]
+    (folder / "step-000000100/weights").unlink()
+    assert main(["checkpoints", "--verify", str(folder)]) == 1, "one of them is bad for certain"
+
+
+def test_a_folder_may_begin_with_a_dash(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.rename(folder.parent / "-v")
+    monkeypatch.chdir(folder.parent)
+    assert main(["checkpoints", "--verify", "--", "-v"]) == 0
+    assert "verified" in capsys.readouterr().out
+    assert main(["checkpoints", "--", "--json"]) == 2
+    assert "'--json' is no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,4 +111,4 @@ def test_ages_and_sizes_are_for_people() -> None:
 
 def test_the_page_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoints", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: phalanx checkpoints FOLDER")
+    assert capsys.readouterr().out.startswith("usage: phalanx checkpoints [--verify]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 
 __all__ = [
     "LATEST",
@@ -14,6 +15,7 @@ __all__ = [
     "is_aside",
     "is_doomed",
     "is_earlier",
+    "is_of_round",
     "is_own",
     "part_name",
     "replaced_name",
@@ -81,12 +83,16 @@ def part_name(rank: int) -> str:
 
 
 def token_of(run_id: str, round_number: int) -> str:
-    """Whose a staging folder is, as a part of its name: what a file name cannot hold becomes ``_``.
+    """Whose a staging folder is, as a part of its name. A run id that is long, or has signs that a file name should not
+    have, is shortened; a hash tells it from others that look alike then.
 
-    >>> token_of("team/job 7", 2)
-    'team_job_7.r2'
+    >>> token_of("job-7", 2), token_of("team/job 7", 2)
+    ('job-7.r2', 'team_job_7-8992d946.r2')
     """
-    return f"{re.sub(r'[^A-Za-z0-9_-]', '_', run_id)[:64] or 'none'}.r{round_number}"
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:64]
+    if name != run_id:
+        name += "-" + sha256(run_id.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return f"{name or 'none'}.r{round_number}"
 
 
 def staging_name(step: int, token: str) -> str:
@@ -114,10 +120,25 @@ def is_earlier(token: str, run_id: str, round_number: int) -> bool:
     >>> is_earlier("job.r2", "job", 3), is_earlier("job.r2.0f3a", "job", 3), is_earlier("job.r3", "job", 3)
     (True, True, False)
     """
+    found = _round_of(token, run_id)
+    return found is not None and found < round_number
+
+
+def is_of_round(token: str, run_id: str, round_number: int) -> bool:
+    """Whether a staging folder with this token is that of this very round of this job.
+
+    >>> is_of_round("job.r2.0f3a", "job", 2), is_of_round("job.r2", "job", 3), is_of_round("other.r2", "job", 2)
+    (True, False, False)
+    """
+    return _round_of(token, run_id) == round_number
+
+
+def _round_of(token: str, run_id: str) -> int | None:
+    """The round of a token, if it is one of this job's; jobs without a run id cannot be told from each other."""
     found = re.fullmatch(r"(.+?)\.r([0-9]+)(?:\.[0-9a-f]+)?", token)
-    if found is None or not run_id:
-        return False
-    return found[1] == token_of(run_id, 0).removesuffix(".r0") and int(found[2]) < round_number
+    if found is None or not run_id or found[1] != token_of(run_id, 0).removesuffix(".r0"):
+        return None
+    return int(found[2])
 
 
 def replaced_name(step: int) -> str:

@@ -312,6 +312,12 @@ class Shelf:
         token = naming.staging_token(name)
         if token is None:
             return []
+        if (
+            naming.is_of_round(token, run_id, round_number)
+            and self._has_parts(path)
+            and not self._is_old(path)
+        ):
+            return []  # a rank on another machine may write there, whose lock is not seen here
         try:
             lock = self.files.lock(path, exclusive=True)
         except OSError:
@@ -325,6 +331,11 @@ class Shelf:
             return [self._doom(path)] if is_left else []
         finally:
             lock.release()
+
+    def _has_parts(self, path: Path) -> bool:
+        """Whether ranks write there together, or are about to."""
+        names = os.listdir(path)
+        return not names or any(name.startswith(("rank-", "part-")) for name in names)
 
     def _is_old(self, path: Path) -> bool:
         changed = [os.lstat(path).st_mtime, *(status.st_mtime for status in tree(path).values())]

@@ -20,14 +20,16 @@ _HEADINGS = ("STEP", "SIZE", "SAVED", "WORLD SIZE", "STATE")
 
 
 def main(words: Sequence[str]) -> int:
-    """Run ``phalanx checkpoints`` with these words. Returns 1 if a step was verified and is bad."""
+    """Run ``phalanx checkpoints`` with these words. Returns 1 if a verified step is bad, 3 if nobody can tell."""
     from phalanx.cli.showing import show
 
-    if "-h" in words or "--help" in words:
+    end = words.index("--") if "--" in words else len(words)
+    before = words[:end]  # after -- come folders alone, whatever they begin with
+    if "-h" in before or "--help" in before:
         show(page())
         return 0
-    flags = [word for word in words if word.startswith("-")]
-    folders = [word for word in words if not word.startswith("-")]
+    flags = [word for word in before if word.startswith("-")]
+    folders = [*(word for word in before if not word.startswith("-")), *words[end + 1 :]]
     for flag in flags:
         if flag not in FLAGS:
             raise UsageError(f"phalanx checkpoints has no flag {flag!r}{nearest(flag, FLAGS)}")
@@ -47,27 +49,31 @@ def main(words: Sequence[str]) -> int:
     rows = [_row(shelf, step, verify="--verify" in flags) for step in steps]
     aside = _set_aside(shelf)
     if "--json" in flags:
-        show(json.dumps({"folder": str(shelf.folder), "steps": rows, "set_aside": aside}, indent=2) + "\n")
+        head = {"format": "phalanx-checkpoints", "version": 1, "folder": str(shelf.folder)}
+        show(json.dumps({**head, "steps": rows, "set_aside": aside}, indent=2) + "\n")
     else:
         show(table(rows, aside, time.time()))
-    return 1 if "--verify" in flags and any(row["problems"] for row in rows) else 0
+    states = {row["state"] for row in rows} if "--verify" in flags else set()
+    return 1 if "bad" in states else 3 if "unknown" in states else 0
 
 
 def page() -> str:
     """Return the page of ``phalanx checkpoints --help``."""
     return """\
-usage: phalanx checkpoints FOLDER [--verify] [--json]
+usage: phalanx checkpoints [--verify] [--json] [--] FOLDER
 
 Lists the steps that phalanx.checkpoint has saved in FOLDER, with their size,
-age and world size, and what is bad. Changes nothing.
+age and world size, and what is bad. Changes nothing. The state of a step is
+"complete" (names and sizes are as they should be), "verified" (the content,
+too), "bad", or "unknown": it cannot be checked here, and may well be good.
 
   --verify    read all files and compare their checksums; without it only names
               and sizes are looked at
   --json      print JSON for other programs
   -h, --help  print this page
 
-Ends with 0; with 1 if a step was verified and is bad; with 2 for a mistake on
-the command line.
+Ends with 0; with 2 for a mistake on the command line; with --verify also with
+1 if a step is bad, or else with 3 if one cannot be checked here.
 """
 
 
@@ -86,12 +92,12 @@ def table(rows: Sequence[dict[str, Any]], aside: Sequence[str], now: float) -> s
     else:
         text.append("no steps")
     if aside:
-        text.append(f"set aside, because damaged: {', '.join(aside)}")
+        text.append(f"set aside, and not loaded: {', '.join(aside)}")
     return "\n".join(text) + "\n"
 
 
 def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
-    from phalanx.checkpoint.exceptions import CheckpointError
+    from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError
 
     row: dict[str, Any] = {"step": step, "size": None, "saved_at": None, "world_size": None, "parts": None}
     row |= {"meta": None, "state": "bad", "problems": []}
@@ -104,17 +110,22 @@ def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
             "parts": len(manifest.parts) or 1,
             "meta": manifest.meta,
         }
-        row["problems"] = [str(problem) for problem in shelf.check(step)] if verify else []
-        row["state"] = "bad" if row["problems"] else "verified" if verify else "complete"
+        problems = shelf.check(step) if verify else []
+        row["problems"] = [str(problem) for problem in problems]
+        is_bad = any(problem.is_damage for problem in problems)
+        row["state"] = "bad" if is_bad else "unknown" if problems else "verified" if verify else "complete"
+    except CannotCheck as error:
+        row["state"] = "unknown"
+        row["problems"] = [str(error)]
     except CheckpointError as error:
         row["problems"] = [str(error)]
     return row
 
 
 def _set_aside(shelf: Shelf) -> list[str]:
-    from phalanx.checkpoint.naming import is_aside
+    from phalanx.checkpoint.listing import asides
 
-    return sorted(name for name in os.listdir(shelf.folder) if is_aside(name))
+    return asides(shelf.folder)
 
 
 def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:
