@@ -17,6 +17,8 @@ import pytest
 from tests.system.chaos import Start, is_stopped, pids, runs, state_of, wait_state
 from tests.system.launch import LIMIT_S, Job, Launch, Script
 
+from phalanx.chaos.cut import why_no_cut
+
 STAY = "from telling import tell, stay; tell('begun'); stay()"
 # A worker that tells of each beat, and has a child; it ends when the file says so.
 BEAT = """
@@ -45,7 +47,10 @@ def test_a_given_rank_is_killed_and_the_line_says_which(launch: Launch, script: 
 
     assert killer.wait() == 0
     host = re.escape(os.uname().nodename)
-    first, second = killer.lines
+    aimed, first, second = killer.lines
+    assert re.fullmatch(
+        rf"chaos: \d+\.\d s: aimed at killed \(agent pid {job.process.pid}; rank 0, 1; .*train\.py\)", aimed
+    )
     assert re.fullmatch(r"chaos: \d+\.\d s: job killed: kill rank 1 on this machine; seed [0-9a-f]{8}", first)
     assert re.fullmatch(
         rf"chaos: \d+\.\d s: killed rank 1 \(pid {pid}, host {host}, round 1\) by SIGKILL", second
@@ -255,7 +260,7 @@ def test_several_jobs_are_listed(launch: Launch, script: Script, chaos: Start) -
     for job in jobs:
         job.told("begun")
 
-    refused = chaos("kill")
+    refused = chaos("kill", "--job", "any")
 
     assert refused.wait() == 2
     (line,) = refused.lines
@@ -263,6 +268,27 @@ def test_several_jobs_are_listed(launch: Launch, script: Script, chaos: Start) -
     for n, job in enumerate(jobs, 1):
         assert re.search(rf"several-{n} \(agent pid {job.process.pid}; rank 0; [^;]*train\.py\)", line)
         assert runs(state_of(job.told("begun")[0].pid))
+
+
+@pytest.mark.parametrize("words", [("kill",), ("kill", "--rank", 0, "--wait", "1s"), ("freeze",), ("cut",)])
+def test_a_job_that_is_not_named_is_left_alone(
+    launch: Launch, script: Script, chaos: Start, words: tuple[object, ...]
+) -> None:
+    if words[0] == "cut" and why_no_cut() is not None:
+        pytest.skip("nobody can be cut here")
+    job = launch("--rdzv-id", "in-production", script(STAY))
+    (begun,) = job.told("begun")
+
+    refused = chaos(*words)
+
+    assert refused.wait() == 2
+    (line,) = refused.lines
+    assert re.match(
+        rf"phalanx: error: it would {words[0]} .*, of a job that is not named: write --job ID, or ", line
+    )
+    assert f"in-production (agent pid {job.process.pid}; rank 0; " in line
+    assert runs(state_of(begun.pid))
+    assert runs(state_of(job.process.pid))
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,30 @@ def test_the_named_agent_alone_is_cut_and_comes_back(
     end(network, first, second)
 
 
+def test_a_cut_that_lasts_is_left_alone_by_the_next_one_wherever_that_runs(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    """In another pid namespace the first chaos cannot be seen, as from another container on the same network."""
+    host = network.host(1)
+    first, second = two_on(host, agents, script, *hosted("127.0.0.1"))
+    theirs = "table inet phalanx_chaos_1 { set ports { type inet_service; flags timeout; }; }"
+    over = theirs.replace("chaos_1", "chaos_2")
+    lasting = "add element inet phalanx_chaos_1 ports { 9 timeout 1000s }"
+    subprocess.run(
+        [*host.entering(Path("/")), "nft", "-f", "-"],
+        input=f"{theirs}\n{over}\n{lasting}\n",
+        text=True,
+        check=True,
+    )
+
+    cutter = chaos("cut", "--node", 1, "--for", "0.1s", "--job", second.process.pid)
+    cutter.said("healed")
+    assert cutter.wait() == 0
+
+    assert tables(host) == "table inet phalanx_chaos_1\n"
+    end(network, first, second)
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
 def test_a_cut_heals_whatever_ends_chaos(
     network: Network, agents: Agents, script: Script, chaos: Start, number: signal.Signals

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import subprocess
 import time
@@ -101,7 +102,8 @@ class _Table:
         self._network = network
         self._pid = pid
         self._ports = set(ports)
-        self._name = f"{_PREFIX}{os.getpid()}"
+        # Not the pid: containers that share this network number their processes each for itself.
+        self._name = f"{_PREFIX}{secrets.token_hex(8)}"
         self._cut: set[tuple[str, int, str, int]] = set()
         self._others: set[tuple[str, int]] = set()
         own = os.stat("/proc/self/ns/net")
@@ -140,7 +142,7 @@ class _Table:
     def remove(self) -> None:
         """Let everything through again."""
         with contextlib.suppress(OSError):
-            self._run(f"add table inet {self._name}\ndelete table inet {self._name}\n")
+            self._run(_without(self._name))
 
     def _elements(self, mine: Iterable[Connection], others: Iterable[tuple[str, int]], until: float) -> str:
         lines = []
@@ -156,15 +158,19 @@ class _Table:
         return "".join(lines)
 
     def _old(self) -> str:
-        """Words that remove what chaos left that was killed, and its guard with it."""
-        try:
-            listed = self._run("list tables inet\n")
-        except OSError:
-            return ""
-        names = [line.split()[-1] for line in listed.splitlines() if line.startswith("table inet")]
-        numbers = [name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)]
-        gone = [one for one in numbers if one.isdecimal() and not os.path.exists(f"/proc/{one}")]
-        return "".join(f"delete table inet {_PREFIX}{one}\n" for one in gone)
+        """Words that remove what chaos left that was killed, and its guard with it: tables whose time is over.
+
+        A cut that lasts has a port in its set, from the moment when its table is there. Whose it is, is not asked.
+        """
+        words = ""
+        with contextlib.suppress(
+            OSError
+        ):  # one has been removed meanwhile: all are harmless, and go the next time
+            for line in self._run("list tables inet\n").splitlines():
+                name = line.split()[-1] if line.startswith("table inet") else ""
+                if name.startswith(_PREFIX) and "elements" not in self._run(f"list set inet {name} ports\n"):
+                    words += _without(name)
+        return words
 
     def _run(self, script: str) -> str:
         where = ["nsenter", f"--net=/proc/self/fd/{self._network}", "--"] if self._is_elsewhere else []
@@ -208,6 +214,11 @@ table inet TABLE {
   }
 }
 """
+
+
+def _without(table: str) -> str:
+    """Also if somebody has removed it a moment ago: nft refuses to delete what is not there."""
+    return f"add table inet {table}\ndelete table inet {table}\n"
 
 
 def _element(table: str, name: str, value: str, until: float) -> str:

@@ -21,7 +21,7 @@ from phalanx.chaos.jobs import Job, find_jobs
 from phalanx.chaos.orders import Orders
 from phalanx.chaos.plan import Act, NotHere, Step, steps
 from phalanx.chaos.progress import Progress
-from phalanx.chaos.target import Mistaken, Target, ranks_of, the_job
+from phalanx.chaos.target import ANY, Mistaken, Target, ranks_of, the_job
 from phalanx.chaos.waiting import Child, Signals, wait_for
 from phalanx.early import STOPPING
 
@@ -130,6 +130,8 @@ class _Injector:
         if orders.is_dry:
             self._show_plan(job)
             return
+        if self._child is None:
+            self._say(f"aimed at {job}")
         plan = "" if orders.schedule.times == 1 else f", {sentences.schedule_words(orders.schedule)}"
         self._say(
             f"job {job.run_id}: {orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
@@ -153,7 +155,9 @@ class _Injector:
         complete_by: float | None = None
         while True:
             jobs = find_jobs(below=self._below)
-            job = the_job(jobs, self._orders.job)
+            if self._child is None and self._orders.job is None and not self._orders.is_dry:
+                raise Mistaken(self._unnamed(jobs))
+            job = the_job(jobs, None if self._orders.job == ANY else self._orders.job)
             now = time.monotonic()
             if job is not None:
                 complete_by = complete_by or now + _COMPLETE_S
@@ -163,11 +167,21 @@ class _Injector:
                 raise Mistaken(self._no_job(jobs))
             self._wait(now + LOOK_S)
 
+    def _unnamed(self, jobs: list[Job]) -> str:
+        """Nobody's worker is killed because somebody wanted to see what this command does, or has left out ``--``."""
+        orders = self._orders
+        here = f"; here: {'; '.join(map(str, jobs))}" if jobs else ""
+        act = f"{orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
+        return (
+            f"it would {act}, of a job that is not named: write --job ID, or --job {ANY} for whichever is here alone, "
+            f"or start one: -- phalanx run ...{here}"
+        )
+
     def _no_job(self, jobs: list[Job]) -> str:
         waited = f" within {self._orders.wait_s:g} s" if self._orders.wait_s else ""
         hint = "" if self._orders.wait_s else "; --wait 60s waits for one"
-        if self._orders.job is None or not jobs:
-            named = "" if self._orders.job is None else f" {self._orders.job!r}"
+        if self._orders.job in (None, ANY) or not jobs:
+            named = "" if self._orders.job in (None, ANY) else f" {self._orders.job!r}"
             return f"no job{named} of this user has workers on this machine{waited}{hint}"
         listed = "; ".join(map(str, jobs))
         return f"no job {self._orders.job!r} has workers on this machine{waited}, which has: {listed}"

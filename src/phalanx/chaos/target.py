@@ -8,7 +8,9 @@ from phalanx.chaos.jobs import Agent, Job, find_jobs, open_process
 from phalanx.chaos.plan import Aim, Place, node_for, ranks_for
 from phalanx.multiprocessing.pidfd import has_ended
 
-__all__ = ["Mistaken", "Target", "ranks_of", "the_job"]
+__all__ = ["ANY", "Mistaken", "Target", "ranks_of", "the_job"]
+
+ANY = "any"  # --job: whichever is here, if it is the only one
 
 
 class Mistaken(Exception):

@@ -29,7 +29,7 @@ ACTS: dict[str, tuple[str, str, str]] = {
             "With --agent it is the launcher of a node that dies: its workers must not\n"
             "outlive it, and the other nodes go on without it."
         ),
-        "phalanx chaos kill --rank random --after 30s",
+        "phalanx chaos kill --job any --rank random --after 30s",
     ),
     "stop": (
         "stop a worker for a while, then let it go on (SIGSTOP, SIGCONT)",
@@ -39,7 +39,7 @@ ACTS: dict[str, tuple[str, str, str]] = {
             "are to see it, and what was only slow is to go on. All that the worker has\n"
             "started stands still with it."
         ),
-        "phalanx chaos stop --rank 3 --for 20s",
+        "phalanx chaos stop --job any --rank 3 --for 20s",
     ),
     "freeze": (
         "stop the launcher of a node for a while; its workers run on",
@@ -48,7 +48,7 @@ ACTS: dict[str, tuple[str, str, str]] = {
             "ends, the others go on without it, and its keeper ends its workers in time;\n"
             "when it thaws it has to join as a newcomer."
         ),
-        "phalanx chaos freeze --node 1 --for 30s",
+        "phalanx chaos freeze --job any --node 1 --for 30s",
     ),
     "cut": (
         "cut the launcher of a node from the store, as a broken network does",
@@ -58,7 +58,7 @@ ACTS: dict[str, tuple[str, str, str]] = {
             "it heals. Needs root and nft (nftables). The kernel heals it in time, even if\n"
             "chaos is killed. A node that serves the store cannot be cut from itself."
         ),
-        "phalanx chaos cut --node 1 --for 20s",
+        "phalanx chaos cut --job any --node 1 --for 20s",
     ),
     "slow": (
         "let a worker run for a share of the time",
@@ -66,20 +66,21 @@ ACTS: dict[str, tuple[str, str, str]] = {
             "A straggler: a hot GPU, a neighbour on the same CPUs, a bad cable. Collectives\n"
             "make the whole job as slow as its slowest worker; nothing is to fail."
         ),
-        "phalanx chaos slow --rank 0 --to 25% --for 60s",
+        "phalanx chaos slow --job any --rank 0 --to 25% --for 60s",
     ),
 }
 
 _ABOUT = """\
 Make faults on purpose in a job on this machine, to see what it does about them:
-start, kill, watch, check. Attaches to a job that runs, or starts COMMAND and
-ends with its exit code. What was done is printed on stderr, one line each.
+start, kill, watch, check. Attaches to the job that --job names, or starts
+COMMAND and ends with its exit code. What was done is printed on stderr, one
+line each. Without both nothing is done, but --dry-run.
 """
 
 _MORE = """\
 examples:
   phalanx chaos kill --after 10s -- phalanx run --max-restarts 3 train.py
-  phalanx chaos kill --every 30s:60s --times 5 --seed 7 --wait 60s
+  phalanx chaos kill --job my-run --every 30s:60s --times 5 --seed 7 --wait 60s
   phalanx chaos kill --at-step 100 -- phalanx run --max-restarts 3 train.py
 {acts}
 
@@ -187,7 +188,9 @@ def _parser(act: str) -> argparse.ArgumentParser:
     )
     whom = parser.add_argument_group("whom")
     whom.add_argument(
-        "--job", metavar="ID", help="which job, if there are several here: its run id, or an agent's pid"
+        "--job",
+        metavar="ID|any",
+        help="the job that runs: its run id, or an agent's pid; any: the only one here",
     )
     if act in ("kill", "stop", "slow"):
         whom.add_argument(
