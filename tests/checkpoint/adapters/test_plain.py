@@ -137,7 +137,7 @@ def test_what_would_come_back_as_something_else_is_refused_before_anything_is_wr
 def test_a_tensor_is_refused_with_the_way_to_save_it(tmp_path: Path) -> None:
     import torch
 
-    with pytest.raises(TypeError, match=r"loss is a torch.Tensor; save torch's state with TorchState"):
+    with pytest.raises(TypeError, match=r"loss is a torch.Tensor; save a training with TorchState"):
         plain.write(tmp_path, {"loss": torch.ones(1)})
 
 
@@ -179,9 +179,13 @@ def test_what_looks_like_bytes_comes_back_as_bytes(tmp_path: Path) -> None:
     assert there_and_back(tmp_path, {"a": bytearray(b"1"), "b": memoryview(b"2")}) == {"a": b"1", "b": b"2"}
 
 
-def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "model.bin").write_bytes(b"large")
+def test_files_of_others_are_left_alone_and_are_no_mapping(tmp_path: Path) -> None:
     assert plain.read_part(tmp_path) == {}
+    (tmp_path / "model.bin").write_bytes(b"large")
+    with pytest.raises(
+        CheckpointError, match=r"holds no mapping but model.bin: give load a reader, the object"
+    ):
+        plain.read_part(tmp_path)
     plain.write(tmp_path, {"a": 1})
     assert plain.read_part(tmp_path) == {"a": 1}
 
@@ -193,6 +197,50 @@ def test_a_sharded_step_is_a_list_of_mappings(tmp_path: Path) -> None:
         plain.write(part, {"rank": rank})
     assert plain.read(SavedStep(1, {}, 2, tmp_path, parts)) == [{"rank": 0}, {"rank": 1}]
     assert plain.read(SavedStep(1, {}, 1, tmp_path, parts[:1])) == [{"rank": 0}]
+
+
+@pytest.mark.parametrize(
+    ("index", "sentence"),
+    [
+        (
+            {"version": 1, "entries": {"../secret": "json"}},
+            "'../secret' is no name for an entry: it begins with a dot",
+        ),
+        ({"version": 1, "entries": {"a/../../secret": "json"}}, "it contains '/'"),
+        ({"version": 1, "entries": {"a": "pickle"}}, "a is 'pickle', which is not known here"),
+        ({"version": 1, "entries": {"a": ["json"]}}, "which is not known here"),
+        ({"version": 1, "entries": ["a"]}, "has no entries"),
+        ({"version": 1}, "has no entries"),
+    ],
+    ids=str,
+)
+def test_entries_of_somebody_else_lead_nowhere_else(tmp_path: Path, index: Any, sentence: str) -> None:
+    (tmp_path / "secret.json").write_text('"told"')
+    (tmp_path / "step").mkdir()
+    (tmp_path / "step/entries.json").write_text(json.dumps(index))
+    with pytest.raises(CheckpointError, match=sentence):
+        plain.read_part(tmp_path / "step")
+    (tmp_path / "step/entries.json").write_text("no JSON")
+    with pytest.raises(CheckpointError, match=r"entries.json cannot be read"):
+        plain.read_part(tmp_path / "step")
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore")
+def test_torchs_first_tries_are_told_of_torchs_adapters() -> None:
+    import torch
+
+    class Net(torch.nn.Module):  # type: ignore[misc,unused-ignore]
+        pass
+
+    for value in (torch.nn.Linear(1, 1).state_dict(), torch.ones(1), (torch.ones(1),), [torch.ones(1)]):
+        with pytest.raises(
+            TypeError, match=r"a training with TorchState\(.*, other tensors with TorchSave\(value\)"
+        ):
+            plain.check({"model": value})
+    for value in (Net(), torch.optim.SGD([torch.ones(1)], lr=0.1)):
+        with pytest.raises(TypeError, match=r"save it with TorchState\(model=…\)"):
+            plain.check({"model": value})
 
 
 def test_entries_of_a_later_release_are_refused(tmp_path: Path) -> None:

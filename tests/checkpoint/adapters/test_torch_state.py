@@ -212,11 +212,11 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _saved(folder: Path, world_size: int | None = None) -> SavedStep:
+def _saved(folder: Path, world_size: int | None = None, rank: int = 0) -> SavedStep:
     parts = (
         (folder,) if world_size is None else tuple(folder / f"rank-{rank:05d}" for rank in range(world_size))
     )
-    return SavedStep(7, {}, world_size or 1, folder, parts)
+    return SavedStep(7, {}, world_size or 1, folder, parts, rank)
 
 
 def test_a_model_in_ddp_and_one_that_is_compiled_have_the_state_of_the_model(tmp_path: Path) -> None:
@@ -241,15 +241,14 @@ def draws() -> tuple[float, float, float]:
     return random.random(), float(np.random.rand()), float(torch.rand(1))
 
 
-def test_each_rank_gets_its_own_random_numbers_and_further_ones_get_new_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_rank_gets_its_own_random_numbers_and_further_ones_get_new_ones(tmp_path: Path) -> None:
     expected = []
     for rank in range(2):
         random.seed(rank)
         np.random.seed(rank)
         torch.manual_seed(rank)
-        TorchState(model=torch.nn.Linear(1, 1)).write(_made(tmp_path / f"step/rank-{rank:05d}"))
+        part = _made(tmp_path / f"step/rank-{rank:05d}")
+        TorchState(model=torch.nn.Linear(1, 1)).write_part(part, rank)
         random.seed(rank)
         np.random.seed(rank)
         torch.manual_seed(rank)
@@ -260,8 +259,7 @@ def test_each_rank_gets_its_own_random_numbers_and_further_ones_get_new_ones(
     def resumed() -> list[tuple[float, float, float]]:
         found = []
         for rank in range(4):
-            monkeypatch.setenv("RANK", str(rank))
-            TorchState(model=torch.nn.Linear(1, 1)).read(_saved(tmp_path / "step", 2))
+            TorchState(model=torch.nn.Linear(1, 1)).read(_saved(tmp_path / "step", 2, rank))
             found.append(draws())
         return found
 
@@ -281,15 +279,12 @@ def test_a_rank_other_than_0_copies_and_writes_its_random_states_alone(tmp_path:
     assert TorchState(epoch=0).read(_saved(tmp_path / "step", 2)) == {"epoch": 1}
 
 
-def test_of_an_unsharded_step_only_rank_0_has_the_random_numbers_that_were_saved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_an_unsharded_step_only_rank_0_has_the_random_numbers_that_were_saved(tmp_path: Path) -> None:
     TorchState(epoch=1).write(_made(tmp_path / "step"))
     expected = draws()
     found = []
     for rank in range(3):
-        monkeypatch.setenv("RANK", str(rank))
-        assert TorchState(epoch=0).read(_saved(tmp_path / "step")) == {"epoch": 1}
+        assert TorchState(epoch=0).read(_saved(tmp_path / "step", rank=rank)) == {"epoch": 1}
         found.append(draws())
     assert found[0] == expected
     assert len(set(found)) == 3
@@ -335,17 +330,56 @@ def test_an_object_that_is_missing_or_too_many_is_named_and_nothing_is_loaded(tm
         ),
         (
             {"model": torch.nn.Linear(3, 2), "optimizer": optimizer},
-            "the model's state in step 7 does not fit: .*size mismatch for weight",
+            r"the model's state in step 7 has weight of the shape \[2, 2\], and here it is \[2, 3\]",
         ),
         (
-            {"model": two()[0], "optimizer": torch.optim.SGD(torch.nn.Linear(2, 2, bias=False).parameters())},
-            "the optimizer's state in step 7 does not fit",
+            {"model": other, "optimizer": torch.optim.SGD(torch.nn.Linear(2, 2, bias=False).parameters())},
+            "the optimizer's state in step 7 does not fit: it is of a group of 2 parameters, and here it has a",
         ),
     ]
     for arguments, sentence in cases:
         with pytest.raises(CheckpointError, match=f"(?s){sentence}"):
             TorchState(**arguments).read(_saved(tmp_path / "step"))
         assert torch.equal(other.weight, before)
+
+
+def test_where_a_later_weight_or_the_dataset_is_another_no_part_of_the_model_is_loaded(
+    tmp_path: Path,
+) -> None:
+    def made(width: int, length: int) -> tuple[torch.nn.Module, TorchState]:
+        model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, width))
+        return model, TorchState(model=model, sampler=ElasticDistributedSampler(length, 1, 0))
+
+    made(2, 10)[1].write(_made(tmp_path / "step"))
+    for width, length, sentence in (
+        (3, 10, "has 1.weight of the shape"),
+        (2, 11, "sampler's state .* length 10"),
+    ):
+        model, state = made(width, length)
+        before = [each.detach().clone() for each in model.parameters()]
+        with pytest.raises(CheckpointError, match=sentence):
+            state.read(_saved(tmp_path / "step"))
+        assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_value_may_be_asked_for_at_each_save(tmp_path: Path) -> None:
+    epoch = 0
+    state = TorchState(epoch=lambda: epoch, best=1.0)
+    epoch = 3
+    state.write(_made(tmp_path / "step"))
+    epoch = 4
+    state.snapshot().write(_made(tmp_path / "later"))
+    for name, expected in (("step", 3), ("later", 4)):
+        resumed = TorchState(epoch=lambda: epoch, best=2.0)
+        assert resumed.read(_saved(tmp_path / name)) == {"epoch": expected, "best": 1.0}
+        assert resumed.values["epoch"] == expected
+    resumed = TorchState(epoch=lambda: epoch)
+    resumed.read(_saved(tmp_path / "later"))
+    epoch = 5  # what was loaded is not what is saved next
+    resumed.write(_made(tmp_path / "again"))
+    assert TorchState(epoch=0).read(_saved(tmp_path / "again"))["epoch"] == 5
+    with pytest.raises(TypeError, match="epoch is a tuple"):
+        TorchState(epoch=lambda: (1,)).write(tmp_path)
 
 
 def test_a_value_that_was_not_saved_stays_and_one_that_is_not_expected_is_returned(tmp_path: Path) -> None:
@@ -434,9 +468,7 @@ def test_a_number_of_numpys_becomes_pythons(tmp_path: Path) -> None:
 def test_what_is_no_state_is_refused_at_once() -> None:
     with pytest.raises(TypeError, match="model is a int, which has no state_dict"):
         TorchState(model=3)
-    with pytest.raises(
-        TypeError, match=r"loss is a torch.Tensor; save torch's state with TorchState, .* float"
-    ):
+    with pytest.raises(TypeError, match=r"loss is a torch.Tensor; save a training with TorchState.* float"):
         TorchState(loss=torch.ones(1))
     with pytest.raises(TypeError, match="betas is a tuple"):
         TorchState(betas=(0.9, 0.99))

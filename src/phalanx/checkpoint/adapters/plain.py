@@ -52,8 +52,8 @@ def write(folder: Path, mapping: Mapping[str, Any]) -> None:
 def read(saved: SavedStep) -> Any:
     """The mapping that was saved, as a dict; of a sharded step a list of them, by rank.
 
-    Files that others wrote into the step are left alone: a step without any entry is an empty dict. Raises
-    ``CheckpointError`` for entries of a later release.
+    Files that others wrote beside them are left alone. Raises ``CheckpointError`` for a folder that no mapping was
+    saved into, and for entries of a later release.
     """
     if saved.parts == (saved.folder,):
         return read_part(saved.folder)
@@ -61,16 +61,47 @@ def read(saved: SavedStep) -> Any:
 
 
 def read_part(folder: Path) -> dict[str, Any]:
-    """The entries in one folder."""
+    """The entries in one folder; of an empty one none."""
     try:
         index = json.loads((folder / _INDEX).read_text(encoding="ascii"))
     except FileNotFoundError:
+        _refuse_others(folder)
         return {}
+    except ValueError as error:
+        raise CheckpointError(f"{folder / _INDEX} cannot be read: {error}") from None
     if not isinstance(index, dict) or index.get("version") != _VERSION:
         raise CheckpointError(
             f"{folder / _INDEX} was not written by this release; read the step with a later one"
         )
-    return {name: _read(folder / (name + _SUFFIXES[kind]), kind) for name, kind in index["entries"].items()}
+    return {name: _read(path, kind) for name, kind, path in _paths(folder, index.get("entries"))}
+
+
+def _paths(folder: Path, entries: object) -> list[tuple[str, str, Path]]:
+    """Where the entries are. A step may come from anybody: no name in it leads out of its folder."""
+    if not isinstance(entries, dict):
+        raise CheckpointError(f"{folder / _INDEX} has no entries")
+    found = []
+    for name, kind in entries.items():
+        try:
+            check_name(name)
+        except ValueError as error:
+            raise CheckpointError(f"{folder / _INDEX} is not one of ours: {error}") from None
+        if not isinstance(kind, str) or kind not in _SUFFIXES:
+            raise CheckpointError(f"{folder / _INDEX} says that {name} is {kind!r}, which is not known here")
+        found.append((name, kind, folder / (name + _SUFFIXES[kind])))
+    return found
+
+
+def _refuse_others(folder: Path) -> None:
+    """A folder with files of another writer is no empty mapping: training would go on with nothing."""
+    names = sorted(path.name for path in folder.iterdir() if path.name != "manifest.json")
+    if names:
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        with_what = "the object that saved it" if "torch-state.json" not in names else "a TorchState"
+        raise CheckpointError(
+            f"{folder} holds no mapping but {shown}: give load a reader, {with_what} or a callable that takes the"
+            " SavedStep"
+        )
 
 
 def check(mapping: Mapping[str, Any]) -> dict[str, str]:
@@ -159,13 +190,31 @@ def _not_json(value: object) -> str:
     name = (
         f"a {kind.__name__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
     )
-    if kind is tuple:
+    if kind is tuple and not _has_tensors(value):
         return f"{name}, which JSON would give back as a list; save a list"
-    if kind.__module__ == "torch" or kind.__module__.startswith("torch."):
-        return f"{name}; save torch's state with TorchState, a single number as float(…)"
+    if hasattr(value, "state_dict"):
+        return f"{name}; save it with TorchState(model=…), which takes whatever has a state_dict"
+    if kind.__module__ == "torch" or kind.__module__.startswith("torch.") or _has_tensors(value):
+        held = "" if kind.__module__.startswith("torch") else " with tensors"
+        return (
+            f"{name}{held}; save a training with TorchState(model=…, optimizer=…), other tensors with"
+            " TorchSave(value), a single number as float(…)"
+        )
     if kind.__module__ == "numpy" and hasattr(value, "item"):
         return f"{name}; save its item(), or an array of its own"
     return f"{name}, which JSON cannot hold; save bytes, a numpy array, or a dict, list, str, number, bool or None"
+
+
+def _has_tensors(value: object, depth: int = 0) -> bool:
+    """Whether a tensor of torch's is somewhere in it: a state dict is the first thing that people save."""
+    torch = sys.modules.get("torch")
+    if torch is None or depth > _DEPTH:
+        return False
+    if isinstance(value, Mapping):
+        return any(_has_tensors(item, depth + 1) for item in value.values())
+    if isinstance(value, list | tuple | set):
+        return any(_has_tensors(item, depth + 1) for item in value)
+    return isinstance(value, torch.Tensor)
 
 
 def _kind(name: str, value: object) -> str:

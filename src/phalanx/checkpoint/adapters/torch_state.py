@@ -8,13 +8,12 @@ all ranks is in rank 0's part alone.
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from phalanx.checkpoint.adapters import plain
+from phalanx.checkpoint.adapters.spread import refuse_spread
 from phalanx.checkpoint.exceptions import CheckpointError
 from phalanx.checkpoint.saved import SavedStep
 
@@ -29,12 +28,17 @@ class TorchState:
     """What a training needs to go on as if nothing had happened.
 
     Any of model, optimizer, scheduler, gradient scaler and sampler, and under names of your own whatever has
-    ``state_dict`` and ``load_state_dict``; anything else given is a JSON value, kept in ``values``. Random states of
-    Python, numpy, torch and the rank's CUDA device are saved with it. A model may be wrapped by DDP or
-    ``torch.compile``: its own state is saved, and loads with and without.
+    ``state_dict`` and ``load_state_dict``. Random states of Python, numpy, torch and the rank's CUDA device are saved
+    with it. A model may be wrapped by DDP or ``torch.compile``: its own state is saved, and loads with and without.
+
+    Anything else given is a value that the script needs to go on: JSON, or a callable without arguments, which is asked
+    for it at each save. ``values`` has those that were given or loaded; a number that is given here stays what it is
+    until ``values`` is changed. What people want to see of a step belongs into ``save``'s ``meta``.
 
     ``Checkpointer.save(step, state)`` writes it, ``load_latest(state)`` reads it in place and has the values as
-    ``Loaded.value``. Raises ``TypeError`` or ``ValueError`` for what could not be loaded again without pickle.
+    ``Loaded.value``. Tensors are loaded into the CPU's memory, whatever device saved them, and each object copies them
+    to where its own are: there is no device to give. Raises ``TypeError`` or ``ValueError`` for what could not be
+    loaded again without pickle, and for what is spread over ranks (FSDP): see ``DistributedState``.
 
     >>> import tempfile, torch
     >>> from phalanx.checkpoint import Checkpointer
@@ -43,12 +47,16 @@ class TorchState:
     ...     return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> model, optimizer = fresh()
     >>> checkpointer = Checkpointer(tempfile.mkdtemp())
-    >>> checkpointer.save(100, TorchState(model=model, optimizer=optimizer, epoch=3))
-    True
+    >>> epoch = 0
+    >>> state = TorchState(model=model, optimizer=optimizer, epoch=lambda: epoch, best=1.0)
+    >>> epoch = 3
+    >>> state.values["best"] = 0.5
+    >>> checkpointer.save(100, state)
     >>> other, optimizer = fresh()
-    >>> state = TorchState(model=other, optimizer=optimizer, epoch=0)
-    >>> checkpointer.load_latest(state).value, torch.equal(model.weight, other.weight)
-    ({'epoch': 3}, True)
+    >>> state = TorchState(model=other, optimizer=optimizer, epoch=lambda: epoch, best=1.0)
+    >>> loaded = checkpointer.load_latest(state)
+    >>> state.values["epoch"], loaded.value, torch.equal(model.weight, other.weight)
+    (3, {'best': 0.5, 'epoch': 3}, True)
     """
 
     def __init__(
@@ -74,21 +82,33 @@ class TorchState:
                 raise TypeError(
                     f"{name} is a {type(value).__name__}, which has no state_dict and load_state_dict"
                 )
+            refuse_spread(name, value)
         self.objects: dict[str, Any] = given
         self.values: dict[str, Any] = {}
+        self._asked: dict[str, Callable[[], Any]] = {}
         for name, value in more.items():
             if name == "random":
                 raise ValueError("random is the name of the random states' file; take another one")
             plain.check_name(name)
             if _is_stateful(value):
+                refuse_spread(name, value)
                 self.objects[name] = value
+            elif callable(value):
+                self._asked[name] = value
             else:
                 plain.check_json(value, name)
                 self.values[name] = value
 
     def write(self, folder: Path) -> None:
-        """Write all of it into ``folder``; into the part of a rank other than 0 only its random states."""
-        _write(folder, self._states, self._values(), _random_states())
+        """Write all of it into ``folder``."""
+        _write(folder, self._states(), self._values(), _random_states())
+
+    def write_part(self, folder: Path, rank: int) -> None:
+        """Write what is ``rank``'s of a sharded step: all of it by rank 0, by the others their random states alone."""
+        if rank == 0:
+            self.write(folder)
+        else:
+            _write(folder, None, {}, _random_states())
 
     def snapshot(self) -> _Snapshot:
         """A copy in the CPU's memory, to be written later; training may go on."""
@@ -100,14 +120,15 @@ class TorchState:
         """What ``rank`` writes of a sharded step: a rank other than 0 copies its random states and nothing else."""
         from phalanx.checkpoint.adapters.torch_values import copied
 
-        return self.snapshot() if rank == 0 else _Snapshot({}, {}, copied(_random_states()))
+        return self.snapshot() if rank == 0 else _Snapshot(None, {}, copied(_random_states()))
 
     def read(self, saved: SavedStep) -> dict[str, Any]:
         """Load it in place, and the random states into this process. Returns the values, also in ``values``.
 
         A value that was not saved stays as it was given. A rank whose random states were not saved, because there were
         fewer ranks or only rank 0 wrote, gets ones that follow from rank 0's and its own number. Raises
-        ``CheckpointError`` if an object, or an entry of the model, is missing or too many; nothing is loaded then.
+        ``CheckpointError`` if an object, or an entry of the model, is missing, too many or of another shape, if the
+        optimizer has other parameters, or the sampler another dataset: nothing is loaded then.
         """
         main = saved.parts[0]
         index = _index_of(main)
@@ -123,10 +144,13 @@ class TorchState:
             )
         states = {name: _load(main / f"{name}.pt") for name in self.objects}
         if "model" in states:
-            _compare_keys(saved.step, _unwrapped(self.objects["model"]).state_dict(), states["model"])
-        for name, thing in self.objects.items():
+            _compare_model(saved.step, _unwrapped(self.objects["model"]).state_dict(), states["model"])
+        if "optimizer" in states:
+            _compare_optimizer(saved.step, self.objects["optimizer"], states["optimizer"])
+        # The sampler first: it looks before it changes anything, and no model has been changed by then.
+        for name in sorted(self.objects, key=lambda name: name != "sampler"):
             try:
-                _unwrapped(thing).load_state_dict(states[name])
+                _unwrapped(self.objects[name]).load_state_dict(states.pop(name))
             except (RuntimeError, ValueError, KeyError, TypeError) as error:
                 raise CheckpointError(
                     f"the {name}'s state in step {saved.step} does not fit: {error}"
@@ -138,61 +162,57 @@ class TorchState:
     def _states(self) -> dict[str, Any]:
         from phalanx.checkpoint.adapters.torch_values import loadable
 
+        for name, thing in self.objects.items():
+            refuse_spread(name, thing)  # once more: fully_shard changes a model in its place
         return {name: loadable(_unwrapped(thing).state_dict(), name) for name, thing in self.objects.items()}
 
     def _values(self) -> dict[str, Any]:
         from copy import deepcopy
 
-        for name, value in self.values.items():
+        values = self.values | {name: ask() for name, ask in self._asked.items()}
+        for name, value in values.items():
             plain.check_json(value, name)
-        return deepcopy(self.values)
+        return deepcopy(values)
 
 
 class _Snapshot:
-    """A ``TorchState`` of an earlier moment."""
+    """What a ``TorchState`` writes, of an earlier moment."""
 
-    def __init__(self, states: dict[str, Any], values: dict[str, Any], random_states: dict[str, Any]) -> None:
+    def __init__(
+        self, states: dict[str, Any] | None, values: dict[str, Any], random_states: dict[str, Any]
+    ) -> None:
         self._states = states
         self._values = values
         self._random_states = random_states
 
     def write(self, folder: Path) -> None:
-        """Write it as ``TorchState.write`` would have done then."""
-        _write(folder, lambda: self._states, self._values, self._random_states)
+        """Write it as ``TorchState`` would have done then."""
+        _write(folder, self._states, self._values, self._random_states)
 
 
 def _write(
-    folder: Path,
-    states_now: Callable[[], dict[str, Any]],
-    values: dict[str, Any],
-    random_states: dict[str, Any],
+    folder: Path, states: dict[str, Any] | None, values: dict[str, Any], random_states: dict[str, Any]
 ) -> None:
+    """Without ``states`` it is the part of a rank other than 0, which has nothing else that rank 0 has not."""
     import torch
 
     torch.save(random_states, folder / _RANDOM)
-    if part_of(folder):  # of a rank other than 0, which has nothing that rank 0 has not
+    if states is None:
         return
-    states = states_now()
     for name, state in states.items():
         torch.save(state, folder / f"{name}.pt")
     index = {"version": _VERSION, "objects": list(states), "values": values}
     (folder / _INDEX).write_text(json.dumps(index), encoding="ascii")
 
 
-def part_of(folder: Path) -> int | None:
-    """The rank whose part of a sharded step this folder is; None if it is a whole step."""
-    from phalanx.checkpoint.naming import part_name
-
-    digits = folder.name.rpartition("-")[2]
-    return int(digits) if digits.isdecimal() and folder.name == part_name(int(digits)) else None
-
-
 def _index_of(folder: Path) -> dict[str, Any]:
     try:
-        index: dict[str, Any] = json.loads((folder / _INDEX).read_text(encoding="ascii"))
+        index = json.loads((folder / _INDEX).read_text(encoding="ascii"))
     except FileNotFoundError:
         raise CheckpointError(f"{folder} was not saved by TorchState: it has no {_INDEX}") from None
-    if index.get("version") != _VERSION:
+    except ValueError as error:
+        raise CheckpointError(f"{folder / _INDEX} cannot be read: {error}") from None
+    if not isinstance(index, dict) or index.get("version") != _VERSION:
         raise CheckpointError(
             f"{folder / _INDEX} was not written by this release; read the step with a later one"
         )
@@ -206,7 +226,7 @@ def _load(path: Path) -> Any:
     return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _compare_keys(step: int, mine: dict[str, Any], saved: dict[str, Any]) -> None:
+def _compare_model(step: int, mine: dict[str, Any], saved: dict[str, Any]) -> None:
     missing, extra = mine.keys() - saved.keys(), saved.keys() - mine.keys()
     if missing or extra:
         lacks = f"no {_and(missing)}" if missing else ""
@@ -214,30 +234,55 @@ def _compare_keys(step: int, mine: dict[str, Any], saved: dict[str, Any]) -> Non
         raise CheckpointError(
             f"the model's state in step {step} has {' and has '.join(filter(None, [lacks, has]))}"
         )
+    for name, tensor in mine.items():
+        here, there = _shape(tensor), _shape(saved[name])
+        if here is not None and there is not None and here != there:
+            raise CheckpointError(
+                f"the model's state in step {step} has {name} of the shape {there}, and here it is {here}"
+            )
+
+
+def _shape(value: Any) -> list[int] | None:
+    import torch
+
+    if not isinstance(value, torch.Tensor) or torch.nn.parameter.is_lazy(value):
+        return None
+    return list(value.shape)
+
+
+def _compare_optimizer(step: int, optimizer: Any, saved: Any) -> None:
+    """As torch's own optimizers would, but before anything is loaded."""
+    import torch
+
+    if not isinstance(optimizer, torch.optim.Optimizer) or not isinstance(saved, dict):
+        return
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    there = [len(group["params"]) for group in saved.get("param_groups", [])]
+    if here != there:
+        raise CheckpointError(
+            f"the optimizer's state in step {step} does not fit: it is of {_groups(there)}, and here it has"
+            f" {_groups(here)}"
+        )
+
+
+def _groups(sizes: list[int]) -> str:
+    groups = "a group" if len(sizes) == 1 else f"{len(sizes)} groups"
+    return f"{groups} of {' and '.join(map(str, sizes)) or 'no'} parameters"
 
 
 def _put_random_states(saved: SavedStep) -> None:
     from phalanx.checkpoint.adapters import random_states
 
-    rank = _rank()
-    if rank < len(saved.parts):
-        random_states.put(_load(saved.parts[rank] / _RANDOM))
+    if saved.rank < len(saved.parts):
+        random_states.put(_load(saved.parts[saved.rank] / _RANDOM))
     else:
-        random_states.put_derived(_load(saved.parts[0] / _RANDOM), rank)
+        random_states.put_derived(_load(saved.parts[0] / _RANDOM), saved.rank)
 
 
 def _random_states() -> dict[str, Any]:
     from phalanx.checkpoint.adapters import random_states
 
     return random_states.get()
-
-
-def _rank() -> int:
-    torch = sys.modules.get("torch.distributed")
-    if torch is not None and torch.is_available() and torch.is_initialized():
-        return int(torch.get_rank())
-    rank = os.environ.get("RANK", "0")
-    return int(rank) if rank.isdecimal() else 0
 
 
 def _unwrapped(thing: Any) -> Any:

@@ -104,7 +104,7 @@ def _refusal(value: object, where: str) -> str:
     if kind.__name__ in ("DTensor", "ShardedTensor"):
         return (
             f"{where} is a {name}, of which this rank has only a part; save it with"
-            f" phalanx.checkpoint.adapters.DistributedState"
+            f" phalanx.checkpoint.DistributedState"
         )
     if kind.__module__ == "numpy":
         return f"{where} is a {name}, which torch loads only with pickle; keep it as torch.from_numpy(…), or a list"
