@@ -49,7 +49,7 @@ class Node:
             "--steps",
             str(STEPS),
             "--step-seconds",
-            "0.03",
+            "0.06",  # so that the job is not over before the story is
             "--checkpoints",
             str(checkpoints),
         ]
@@ -115,10 +115,10 @@ def main() -> int:
         n1.wait_line("starting at step 0 with 2 workers")  # nobody else came in three seconds
         n2 = start("n2", "127.0.0.2")
         n1.wait_line("starting at")
-        n1.wait_line("step 100:")
+        n1.wait_line("step ")
         n2.lose_power()
         n1.wait_line("starting at")
-        n1.wait_line("step 200:")
+        n1.wait_line("step ")
         n2 = start("n2", "127.0.0.2")
         n1.wait_line("starting at")
         n1.wait_line("trained to")

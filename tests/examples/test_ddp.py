@@ -9,15 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.examples.training import DDP, Training, events, pids, wait_event
-from tests.system.launch import LIMIT_S, TORCHRUN
+from tests.system.launch import TORCHRUN
 from tests.system.machines import SHORT_LEASE, Network, c10d
 
 Make = Callable[..., Training]
@@ -66,21 +63,6 @@ def assert_close(found: Training, wanted: Training) -> None:
     assert max(abs(mine[step] - other[step]) for step in mine) < 1e-3
     ours, theirs = weights(found), weights(wanted)
     assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-3
-
-
-def test_it_learns_as_a_plain_program(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, DDP, "--checkpoints", "here"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S * 6,
-    )
-    assert done.returncode == 0, done.stderr
-    first, *_, last = done.stdout.splitlines()
-    assert first == "starting at step 0 with 1 workers"
-    assert last.startswith("trained to step 240: ")
-    assert float(last.split()[4].rstrip("%:")) > 90  # of six kinds: 17 if it guessed
 
 
 def test_under_torchrun_it_is_stopped_and_goes_on(training: Make, undisturbed: Training) -> None:

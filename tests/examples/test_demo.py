@@ -48,7 +48,7 @@ def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: P
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("columns", "is_plain"), [(100, False), (34, False), (100, True)])
+@pytest.mark.parametrize(("columns", "is_plain"), [(34, False), (100, True)])
 def test_a_terminal_gets_a_picture_that_changes_in_place(
     columns: int, is_plain: bool, tmp_path: Path
 ) -> None:

@@ -50,6 +50,16 @@ def test_a_worker_is_killed(rank: int, training: Make, undisturbed: Undisturbed)
     assert_same(job, undisturbed(3))
 
 
+def test_a_number_of_workers_that_cannot_share_a_batch_is_a_mistake_and_not_tried_again(
+    training: Make,
+) -> None:
+    job = training(NUMPY, *ALL)
+    agent = job.start("--nproc-per-node", 5, "--max-restarts", 3, "--no-restart-on", "2,64-78")
+    assert agent.wait() == 2, agent.so_far()
+    assert not events(agent, "restart_decided")
+    assert "a batch of 48 cannot be shared equally by 5 workers" in agent.so_far()
+
+
 def test_a_worker_is_lost_in_the_middle_of_a_step(training: Make, undisturbed: Undisturbed) -> None:
     job = training(NUMPY, *ALL, "--lose-rank", 1, "--at-step", 73)
     job.run("--nproc-per-node", 2, "--max-restarts", 1)
