@@ -166,11 +166,14 @@ def test_a_step_that_is_damaged_on_one_node_is_set_aside_there_and_not_on_the_ot
     assert (other / "step-000000002.bad").is_dir()
 
 
-def test_nodes_without_a_step_in_common_begin_anew_and_say_so(job: Job) -> None:
-    found, said = job.run(job.steps("one", 1, 2), job.steps("other"), layout="per-node", nodes=2, workers=1)
-    assert found == {None}
-    assert "can be read by all 2 ranks, and 1 of them see some" in said[0][0]
-    assert said[1] == []
+def test_nodes_without_a_step_in_common_are_told_what_is_there_and_do_not_begin_anew(job: Job) -> None:
+    folders = job.steps("one", 1, 2), job.steps("other")
+    texts, _ = job.run(*folders, layout="per-node", nodes=2, workers=1)
+    assert len(texts) == 2, "each names its folder"
+    for text in texts:
+        assert " sees step 2, rank " in text
+        assert " sees none" in text
+        assert "To begin anew, remove the folder" in text
 
 
 def test_an_empty_folder_is_no_reason_to_say_anything(job: Job) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
+from tests.checkpoint.thread_ranks import Ranks, Shared, together
 
-from phalanx.checkpoint import Checkpointer, SavedStep, SaveFailed
+from phalanx.checkpoint import Checkpointer, NoGoodStep, SavedStep, SaveFailed, checksums
 from phalanx.checkpoint.agreement import Member
+from phalanx.checkpoint.files import Lock, RealFiles
 from phalanx.checkpoint.peers import Circle, StorePeers
 from phalanx.checkpoint.sharded import Sharded
 from phalanx.checkpoint.shelf import Shelf
@@ -22,32 +27,17 @@ from phalanx.checkpoint.staging import Staging
 LIMIT_S = 60.0
 
 
-class Shared:
-    """The store of ranks that are threads here: torch's methods, as far as they are needed."""
+@pytest.fixture(autouse=True, params=["locks reach", "no locks", "locks end at the machine"])
+def locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How far locks on folders reach: each rank is a machine of its own where they do not."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.lock = threading.Lock()
+    def alone(_: RealFiles, folder: Path, *, exclusive: bool) -> Lock:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return Lock(descriptor, held=request.param == "locks end at the machine")
 
-    def add(self, key: str, amount: int) -> int:
-        with self.lock:
-            self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
-            return int(self.values[key])
-
-    def set(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def get(self, key: str) -> bytes:
-        return self.values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.values for key in keys)
-
-    def delete_key(self, key: str) -> bool:
-        return self.values.pop(key, None) is not None
-
-
-Ranks = Sequence[Checkpointer]
+    if request.param != "locks reach":
+        monkeypatch.setattr(RealFiles, "lock", alone)
+    return str(request.param)
 
 
 @pytest.fixture
@@ -58,7 +48,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank
     def make(count: int, folder: Path = tmp_path / "steps", **options: Any) -> Ranks:
         rounds[0] += 1
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-        monkeypatch.setenv("PHALANX_ROUND", str(rounds[0]))
+        monkeypatch.setenv("PHALANX_ROUND", str(options.pop("round", rounds[0])))
         store = options.pop("store", None) or Shared()
         made = [
             Checkpointer(
@@ -71,19 +61,6 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank
         return made
 
     return make
-
-
-def _together(ranks: Ranks, run: Callable[[Checkpointer], Any]) -> list[Any]:
-    """What each rank returned or raised."""
-
-    def settled(rank: Checkpointer) -> Any:
-        try:
-            return run(rank)
-        except Exception as error:  # noqa: BLE001 # it is what the test asks for
-            return error
-
-    with ThreadPoolExecutor(len(ranks)) as pool:
-        return [future.result(LIMIT_S) for future in [pool.submit(settled, rank) for rank in ranks]]
 
 
 def _save(step: int) -> Callable[[Checkpointer], Any]:
@@ -105,19 +82,19 @@ def test_a_step_has_the_parts_of_all_ranks_and_the_metadata_of_the_first(
     ranks: Callable[..., Ranks], tmp_path: Path
 ) -> None:
     four = ranks(4)
-    assert _together(four, _save(100)) == [None] * 4
+    assert together(four, _save(100)) == [None] * 4
     assert _names(tmp_path / "steps") == ["latest", "step-000000100"]
     assert _names(tmp_path / "steps" / "latest") == [
         "manifest.json",
         *(f"rank-0000{rank}" for rank in range(4)),
     ]
     expected = (100, {"epoch": 100}, [[rank, 100] for rank in range(4)])
-    assert _together(four, _value) == [expected] * 4
+    assert together(four, _value) == [expected] * 4
 
 
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_another_number_of_ranks_reads_all_parts(ranks: Callable[..., Ranks], count: int) -> None:
-    _together(ranks(4), _save(100))
+    together(ranks(4), _save(100))
     seen: list[SavedStep] = []
 
     def read(saved: SavedStep) -> int:
@@ -129,12 +106,12 @@ def test_another_number_of_ranks_reads_all_parts(ranks: Callable[..., Ranks], co
         return None if loaded is None else loaded.value
 
     others = ranks(count)
-    values = _together(others, load)
+    values = together(others, load)
     assert values == [4] * count
     assert all(
         [part.name for part in saved.parts] == [f"rank-0000{rank}" for rank in range(4)] for saved in seen
     )
-    assert _together(others, _save(200)) == [None] * count
+    assert together(others, _save(200)) == [None] * count
     assert _value(ranks(1)[0])[2] == [[rank, 200] for rank in range(count)]
 
 
@@ -142,7 +119,7 @@ def test_a_rank_that_fails_tells_all_and_the_same_step_can_be_saved_again(
     ranks: Callable[..., Ranks], tmp_path: Path
 ) -> None:
     four = ranks(4)
-    _together(four, _save(100))
+    together(four, _save(100))
 
     def save(rank: Checkpointer) -> Any:
         def write(folder: Path) -> None:
@@ -153,21 +130,21 @@ def test_a_rank_that_fails_tells_all_and_the_same_step_can_be_saved_again(
         return rank.save(200, write)
 
     for _ in range(2):
-        errors = _together(four, save)
+        errors = together(four, save)
         assert all(isinstance(error, SaveFailed) for error in errors)
         assert all(
             "rank 2: " in str(errors[rank]) and "No space left" in str(errors[rank]) for rank in (0, 1, 3)
         )
         assert "No space left" in str(errors[2])
         assert _names(tmp_path / "steps") == ["latest", "step-000000100"]
-    assert _together(four, _save(200)) == [None] * 4
-    assert _together(four, _value) == [(200, {"epoch": 200}, [[rank, 200] for rank in range(4)])] * 4
+    assert together(four, _save(200)) == [None] * 4
+    assert together(four, _value) == [(200, {"epoch": 200}, [[rank, 200] for rank in range(4)])] * 4
 
 
 def test_ranks_that_save_different_steps_are_told_and_none_is_published(
     ranks: Callable[..., Ranks], tmp_path: Path
 ) -> None:
-    errors = _together(ranks(3), lambda rank: _save(200 if rank._settings.rank == 1 else 100)(rank))
+    errors = together(ranks(3), lambda rank: _save(200 if rank._settings.rank == 1 else 100)(rank))
     assert len({str(error).partition(": ")[2] for error in errors}) == 1
     assert "ranks 0 and 2 save step 100, rank 1 saves step 200" in str(errors[0])
     assert not any(name.startswith("step") for name in _names(tmp_path / "steps"))
@@ -177,18 +154,18 @@ def test_a_rank_whose_arguments_cannot_be_saved_does_not_leave_the_others_waitin
     ranks: Callable[..., Ranks],
 ) -> None:
     three = ranks(3)
-    errors = _together(
+    errors = together(
         three,
         lambda rank: rank.save(100, {"a": 1}, {"loss": float("nan") if rank._settings.rank == 1 else 0.5}),
     )
     assert isinstance(errors[1], ValueError)
     assert [type(error) for error in errors[::2]] == [SaveFailed] * 2
     assert "rank 1: meta['loss'] is nan" in str(errors[0])
-    assert _together(three, _save(100)) == [None] * 3
+    assert together(three, _save(100)) == [None] * 3
 
 
 def test_a_rank_that_resumes_while_others_save_is_named(ranks: Callable[..., Ranks]) -> None:
-    errors = _together(
+    errors = together(
         ranks(3), lambda rank: rank.load_latest() if rank._settings.rank == 0 else _save(100)(rank)
     )
     assert all("rank 0 resumes" in str(error) for error in errors)
@@ -204,7 +181,7 @@ def test_one_rank_alone_saves_its_part_without_a_store(tmp_path: Path) -> None:
 def test_old_steps_are_removed_by_one_rank(ranks: Callable[..., Ranks], tmp_path: Path) -> None:
     two = ranks(2, keep=2)
     for step in (1, 2, 3, 4):
-        assert _together(two, _save(step)) == [None] * 2
+        assert together(two, _save(step)) == [None] * 2
     assert _names(tmp_path / "steps") == ["latest", "step-000000003", "step-000000004"]
 
 
@@ -218,7 +195,7 @@ class Ended(Shared):
 
 
 def test_a_save_of_a_round_that_is_over_is_not_published(ranks: Callable[..., Ranks], tmp_path: Path) -> None:
-    errors = _together(ranks(3, store=Ended()), _save(100))
+    errors = together(ranks(3, store=Ended()), _save(100))
     assert [type(error) for error in errors] == [SaveFailed] * 3
     assert all("the round is over" in str(error) for error in errors)
     assert not any(name.startswith("step") for name in _names(tmp_path / "steps"))
@@ -232,8 +209,254 @@ def test_what_a_dead_round_has_left_is_tidied_by_the_next(
     staging.write({"mine": [1, 100]})
     staging.release()  # as the kernel does for a process that was killed
     assert ".step-000000100.job.r1.1.partial" in _names(tmp_path / "steps")
-    assert _together(ranks(2), _save(100)) == [None] * 2
+    assert together(ranks(2), _save(100)) == [None] * 2
     assert _names(tmp_path / "steps") == ["latest", "step-000000100"]
+
+
+def _leave_behind(killed: Ranks, step: int) -> None:
+    """What ranks leave that are killed when their parts and records are written."""
+    for rank in killed:
+        number = rank._saves._circle()._number + 1
+        sharded = Sharded(
+            rank._saves._circle(),
+            RealFiles(),
+            rank._saves._open_staging,
+            lambda _: None,
+            rank._saves._marks(),
+        )
+        staging = sharded.begin(number, step, {"mine": "of the dead"})
+        sharded._leave_record(staging, number, staging.seal(), {})
+        staging.release()  # as the kernel does
+
+
+@pytest.mark.parametrize("killed", [[0], [1], [0, 1, 2]])
+def test_a_job_that_is_started_again_under_its_run_id_replaces_what_the_killed_one_has_left(
+    ranks: Callable[..., Ranks], tmp_path: Path, killed: list[int]
+) -> None:
+    first, again = ranks(3, round=1), ranks(3, round=1)
+    _leave_behind([first[rank] for rank in killed], 100)
+    assert ".step-000000100.job.r1.1.partial" in _names(tmp_path / "steps")
+    assert together(again, _save(100)) == [None] * 3
+    assert _names(tmp_path / "steps") == ["latest", "step-000000100"]
+    assert together(again, _value) == [(100, {"epoch": 100}, [[rank, 100] for rank in range(3)])] * 3
+    assert again[0].verify() == []
+
+
+def test_a_record_of_a_killed_job_that_is_seen_instead_of_the_new_one_is_never_published(
+    ranks: Callable[..., Ranks], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.checkpoint.sharded._LATE_S", 0.3)
+    first, again = ranks(2, round=1), ranks(2, round=1)
+    _leave_behind(first, 100)
+    stale = (tmp_path / "steps" / ".step-000000100.job.r1.1.partial" / "part-00001.json").read_bytes()
+    real = RealFiles.opened
+
+    def opened(self: RealFiles, path: Path) -> BinaryIO:
+        """A network file system shows another machine's files late."""
+        return io.BytesIO(stale) if path.name == "part-00001.json" else real(self, path)
+
+    monkeypatch.setattr(RealFiles, "opened", opened)
+    errors = together(again, _save(100))
+    assert all("its record is of another save: word" in str(error) for error in errors)
+    assert again[0].steps() == []
+
+
+def test_a_disk_that_is_full_when_the_record_is_written_is_a_failed_save(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = RealFiles.write
+
+    def write(self: RealFiles, path: Path, data: bytes) -> None:
+        if path.name == "part-00001.json":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(self, path, data)
+
+    monkeypatch.setattr(RealFiles, "write", write)
+    errors = together(ranks(2), _save(100))
+    assert [type(error) for error in errors] == [SaveFailed] * 2
+    assert all("No space left on device; free some space" in str(error) for error in errors)
+    assert "rank 1: " in str(errors[0])
+
+
+class Collective:
+    """A state whose writers meet, as those of torch.distributed.checkpoint."""
+
+    is_collective = True
+
+    def __init__(self, meeting: threading.Barrier, *, fails: bool = False) -> None:
+        self.meeting = meeting
+        self.fails = fails
+
+    def write(self, folder: Path) -> None:
+        self.meeting.wait(LIMIT_S)
+        if self.fails:
+            raise OSError(errno.EIO, "Input/output error")
+        (folder / "part").write_bytes(b"1")
+
+
+def test_a_rank_that_cannot_begin_leaves_nobody_in_the_writing_of_a_collective_state(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three, meeting = ranks(3), threading.Barrier(3)
+    real = three[1]._saves._open_staging
+
+    def full(step: int, number: int) -> Staging:
+        raise SaveFailed(f"step {step} was not saved: No space left on device")
+
+    monkeypatch.setattr(three[1]._saves, "_open_staging", full)
+    errors = together(three, lambda rank: rank.save(100, Collective(meeting)))
+    assert [type(error) for error in errors] == [SaveFailed] * 3
+    assert all("No space left" in str(error) for error in errors)
+    assert meeting.n_waiting == 0
+    monkeypatch.setattr(three[1]._saves, "_open_staging", real)
+    refused = together(
+        three,
+        lambda rank: rank.save(100, Collective(meeting), {"loss": object()} if rank is three[2] else {}),
+    )
+    assert not any(error is None for error in refused)
+    assert meeting.n_waiting == 0
+    assert together(three, lambda rank: rank.save(100, Collective(meeting))) == [None] * 3
+    assert three[0].verify() == []
+
+
+def test_a_rank_that_fails_in_the_writing_of_a_collective_state_tells_the_others(
+    ranks: Callable[..., Ranks],
+) -> None:
+    three, meeting = ranks(3), threading.Barrier(3)
+    errors = together(three, lambda rank: rank.save(100, Collective(meeting, fails=rank is three[2])))
+    assert all("Input/output error" in str(error) for error in errors)
+    assert together(three, _save(100)) == [None] * 3
+
+
+def test_a_collective_state_and_another_one_are_told_apart(ranks: Callable[..., Ranks]) -> None:
+    two, meeting = ranks(2), threading.Barrier(2)
+    errors = together(two, lambda rank: rank.save(1, Collective(meeting) if rank is two[0] else {"a": 1}))
+    assert all(
+        "rank 0 saves step 1 together with others, rank 1 saves step 1" in str(error) for error in errors
+    )
+
+
+def test_a_collective_state_is_refused_in_the_background(ranks: Callable[..., Ranks]) -> None:
+    two, meeting = ranks(2, background=True), threading.Barrier(2)
+    errors = together(two, lambda rank: rank.save(1, Collective(meeting)))
+    assert all(isinstance(error, TypeError) and "in the foreground" in str(error) for error in errors)
+
+
+def test_a_callable_in_the_background_writes_what_is_there_when_it_is_called(
+    ranks: Callable[..., Ranks],
+) -> None:
+    two = ranks(2, background=3)
+    weights = [0, 0]
+
+    def train(rank: Checkpointer) -> list[str]:
+        me, called_in = rank._settings.rank, []
+
+        def write(folder: Path) -> None:
+            called_in.append(threading.current_thread().name)
+            (folder / "weights").write_text(str(weights[me]))
+
+        for step in (1, 2, 3):
+            weights[me] = step
+            rank.save(step, write)
+        weights[me] = 7
+        rank.close()
+        return called_in
+
+    for called_in in together(two, train):
+        assert len(called_in) == 3
+        assert "phalanx-checkpoint" not in called_in
+    for step in (1, 2, 3):
+        loaded = two[0]._settings.shelf.saved(step, two[0]._settings.shelf.look(step), 0, 1)
+        assert [(part / "weights").read_text() for part in loaded.parts] == [str(step)] * 2
+
+
+def test_a_callable_that_fails_in_the_background_fails_at_once_and_tells_the_others(
+    ranks: Callable[..., Ranks], tmp_path: Path
+) -> None:
+    two = ranks(2, background=True)
+
+    def fail(folder: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def save(rank: Checkpointer) -> str:
+        try:
+            rank.save(1, fail if rank is two[0] else {"a": 1})
+        except SaveFailed as error:
+            return f"at once: {error}"
+        rank.wait(LIMIT_S)
+        return "saved"
+
+    said = together(two, save)
+    assert said[0].startswith("at once: step 1 was not saved: ")
+    assert "rank 0: " in str(said[1])
+    together(two, lambda rank: rank.wait(LIMIT_S))
+    assert together(two, _save(2)) == [None] * 2
+    together(two, lambda rank: rank.close())
+    assert two[0].steps() == [2]
+
+
+def test_in_the_background_a_rank_copies_what_it_writes_and_no_more(ranks: Callable[..., Ranks]) -> None:
+    copied: list[int] = []
+
+    class Part:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def write(self, folder: Path) -> None:
+            (folder / "rank").write_text(str(self.rank))
+
+    class State(Part):
+        def snapshot(self) -> Part:
+            raise AssertionError("all of it would be copied")
+
+        def snapshot_part(self, rank: int) -> Part:
+            copied.append(rank)
+            return Part(rank)
+
+    three = ranks(3, background=True)
+    assert together(three, lambda rank: rank.save(1, State(-1))) == [None] * 3
+    assert together(three, lambda rank: rank.close()) == [None] * 3
+    assert sorted(copied) == [0, 1, 2]
+    assert three[0].steps() == [1]
+
+
+def test_a_step_is_loaded_by_all_ranks_and_each_reads_its_share(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    three = ranks(3)
+    together(three, _save(100))
+    together(three, _save(200))
+    read: list[str] = []
+    real = checksums.checksums_of
+
+    def noted(kinds: dict[Path, str], *arguments: Any) -> Any:
+        read.extend(path.parent.name + path.name for path in kinds)
+        return real(kinds, *arguments)
+
+    monkeypatch.setattr("phalanx.checkpoint.checking.checksums_of", noted)
+
+    def load(rank: Checkpointer) -> Any:
+        loaded = rank.load(100)
+        return loaded.step, [part["mine"] for part in loaded.value]
+
+    assert together(three, load) == [(100, [[rank, 100] for rank in range(3)])] * 3
+    assert len(read) == len(set(read)) == 6
+    path = tmp_path / "steps" / "step-000000100" / "rank-00001" / "mine.json"
+    path.write_bytes(path.read_bytes().replace(b"100", b"101"))
+    errors = together(three, lambda rank: rank.load(100))
+    assert [type(error) for error in errors] == [NoGoodStep] * 3
+    assert all("rank-00001/mine.json is damaged" in str(error) for error in errors)
+    assert three[0].steps() == [100, 200]
+
+
+def test_ranks_that_load_different_steps_are_told(ranks: Callable[..., Ranks]) -> None:
+    two = ranks(2)
+    together(two, _save(1))
+    together(two, _save(2))
+    errors = together(two, lambda rank: rank.load(1 if rank is two[0] else 2))
+    assert ["rank 0 loads step 1, rank 1 loads step 2" in str(error) for error in errors] == [True] * 2, (
+        errors
+    )
 
 
 def test_parts_of_another_save_are_not_published(tmp_path: Path) -> None:
@@ -258,7 +481,7 @@ def test_parts_of_another_save_are_not_published(tmp_path: Path) -> None:
 
 
 def test_records_of_parts_do_not_stay_in_the_step(ranks: Callable[..., Ranks], tmp_path: Path) -> None:
-    _together(ranks(2), _save(100))
+    together(ranks(2), _save(100))
     manifest = json.loads((tmp_path / "steps" / "latest" / "manifest.json").read_text())
     assert {name.partition("/")[0] for name in manifest["files"]} == {"rank-00000", "rank-00001"}
 
@@ -273,9 +496,9 @@ def test_saves_in_the_background_are_in_one_order_on_all_ranks(
             rank.save(step, {"mine": [rank._settings.rank, step]})
         rank.wait()
 
-    assert _together(three, train) == [None] * 3
+    assert together(three, train) == [None] * 3
     assert three[0].steps() == [1, 2, 3, 4, 5]
-    assert _together(three, _value) == [(5, {}, [[rank, 5] for rank in range(3)])] * 3
+    assert together(three, _value) == [(5, {}, [[rank, 5] for rank in range(3)])] * 3
 
 
 def test_a_rank_that_hears_late_of_a_failed_background_save_stays_in_step_with_the_others(
@@ -308,7 +531,7 @@ def test_a_rank_that_hears_late_of_a_failed_background_save_stays_in_step_with_t
         rank.close()
         return said
 
-    for said in _together(three, train):
+    for said in together(three, train):
         assert "No space left" in said[0]
     assert 5 in three[0].steps()
 
@@ -326,6 +549,6 @@ def test_an_object_without_a_snapshot_is_refused_in_the_background_on_all_ranks(
         rank.save(1, Live() if rank._settings.rank == 0 else {"a": 1})
         rank.close()
 
-    errors = _together(two, save)
+    errors = together(two, save)
     assert isinstance(errors[0], TypeError)
     assert "rank 0: Live has write() and no snapshot()" in str(errors[1])

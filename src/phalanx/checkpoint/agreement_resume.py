@@ -162,4 +162,4 @@ def _name_and_set_aside(circle: Circle, shelf: Shelf, agreed: Resumption, identi
 
 def _without_number(step: int, why: str) -> str:
     """Problems begin with the step's number, which is said already."""
-    return why.replace(f"step {step}: ", "").replace(f"step {step} cannot be loaded: ", "")
+    return why.replace(f": step {step}: ", ": ").replace(f": step {step} cannot be loaded: ", ": ")

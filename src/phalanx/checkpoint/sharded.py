@@ -51,6 +51,7 @@ class Sharded:
         self._published = published
         self._marks = dict(marks)
         self.has_spoken = False  # the other ranks know, or cannot be reached
+        self._staging: Staging | None = None
         self._have_begun = False  # all ranks have said that they are about to write
 
     def save(self, number: int, step: int, state: object, meta: dict[str, Any]) -> bool:
@@ -69,31 +70,30 @@ class Sharded:
     def begin(self, number: int, step: int, state: object) -> Staging:
         """Let ``state`` write its files. If it ``is_collective``, all ranks first agree that all are about to write.
 
-        ``finish`` must follow; or, when this raises and ``has_spoken`` is not set, ``refuse``.
+        ``finish`` must follow; or, when this raises an ``Exception`` and ``has_spoken`` is not set, ``refuse``.
         """
-        staging: Staging | None = None
         own: Exception | None = None
         try:
             try:
-                staging = self._open_staging(step, number)
+                self._staging = self._open_staging(step, number)
             except Exception as error:
                 if not is_collective(state):
                     raise
                 own = error
             if is_collective(state):
                 self._agree_to_begin(number, step, own)
-            assert staging is not None  # else own was raised
+            assert self._staging is not None  # else own was raised
             try:
-                staging.fill(state)
+                self._staging.fill(state)
             except Exception as error:
                 if self._have_begun:
                     self._say(number, finish_save(self.circle.me, step, _said(step, error), begun=True))
                 raise
-        except BaseException:
-            if staging is not None:
-                staging.abandon()
+        except BaseException as error:
+            if self.has_spoken or not isinstance(error, Exception):
+                self._abandon()
             raise
-        return staging
+        return self._staging
 
     def finish(self, number: int, staging: Staging, meta: dict[str, Any]) -> bool:
         """Put what was written on the disk, and return when the step is visible; as ``save``."""
@@ -130,7 +130,14 @@ class Sharded:
 
     def refuse(self, number: int, step: int, why: str) -> None:
         """Tell the other ranks that this one cannot save, so that they need not wait for it."""
-        self._say(number, finish_save(self.circle.me, step, why))
+        try:
+            self._say(number, finish_save(self.circle.me, step, why))
+        finally:  # not before: they may be writing into the folder
+            self._abandon()
+
+    def _abandon(self) -> None:
+        if self._staging is not None:
+            self._staging.abandon()
 
     def _agree_to_begin(self, number: int, step: int, own: Exception | None) -> None:
         fault = None if own is None else _said(step, own)

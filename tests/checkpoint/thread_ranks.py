@@ -1,0 +1,52 @@
+"""Ranks that are threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from phalanx.checkpoint import Checkpointer
+
+LIMIT_S = 60.0
+
+Ranks = Sequence[Checkpointer]
+
+
+class Shared:
+    """The store of ranks that are threads here: torch's methods, as far as they are needed."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.lock = threading.Lock()
+
+    def add(self, key: str, amount: int) -> int:
+        with self.lock:
+            self.values[key] = str(int(self.values.get(key, b"0")) + amount).encode()
+            return int(self.values[key])
+
+    def set(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self.values.pop(key, None) is not None
+
+
+def together(ranks: Ranks, run: Callable[[Checkpointer], Any]) -> list[Any]:
+    """What each rank returned or raised."""
+
+    def settled(rank: Checkpointer) -> Any:
+        try:
+            return run(rank)
+        except Exception as error:  # noqa: BLE001 # it is what the test asks for
+            return error
+
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        return [future.result(LIMIT_S) for future in [pool.submit(settled, rank) for rank in ranks]]
