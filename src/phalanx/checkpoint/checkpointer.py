@@ -95,6 +95,8 @@ class Checkpointer:
     def load(self, step: int, reader: Any = None) -> Loaded:
         """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at.
 
+        Training goes on from it: the next ``save`` renames those that are newer now to ``step-….superseded``. Whoever
+        only wants to look at a step loads it with another checkpointer.
         With more than one rank, all call this, each checks its share of the files, and all get it or none.
         """
         step = checked_step(step)

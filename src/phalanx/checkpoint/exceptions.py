@@ -32,7 +32,7 @@ class SaveFailed(CheckpointError):
 
 
 class NoGoodStep(CheckpointError):
-    """The step that was asked for is not there, or it is damaged: the message names the file and what is wrong.
+    """The step that was asked for, or any, is not there or is damaged: the message names the file and what is wrong.
 
     >>> import tempfile
     >>> from phalanx.checkpoint import Checkpointer
