@@ -2,7 +2,7 @@
 
 ``progress``, ``checkpoint_done`` and ``exclude_node`` notify: they never raise, never wait longer than 0.2 s, and do
 nothing without an agent. ``should_stop`` and ``should_checkpoint`` look at what the agent has said; with a step the
-ranks agree on one, see ``_agreeing``. ``values`` are requests and can fail: ``NoAgent``, ``ValuesTimeout``, or
+ranks agree on one, see ``_agreed_steps``. ``values`` are requests and can fail: ``NoAgent``, ``ValuesTimeout``, or
 ``ValueError``. All of it is safe in threads; a forked child opens a connection of its own when it has to say something.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ._agreeing import Agreeing
+    from ._agreed_steps import AgreedSteps
     from ._values import RoundValues
 
 __all__ = [
@@ -93,17 +93,17 @@ def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
     """Whether the agent is stopping this worker: save and leave. Stays True. Costs about a microsecond or two.
 
     With ``step``, the number of the step that this rank has finished, the ranks of the round agree on one that none of
-    them has passed, and it is True from that step on: all leave at the same step. Call it once in each step, on every
-    rank. It never waits for another rank, and holds if no rank comes to step s + ``margin`` while another is in s; an
-    all-reduce in each step sees to that. It is True at once when there is nothing to agree on (a rank failed or was
-    lost) or no time left (half of the grace is over).
+    them has passed, however far they are apart, and it is True from that step on: all leave at the same step. Call it
+    once in each step, on every rank. It never waits for another rank. A greater ``margin`` makes the step later by as
+    much, and lets so many steps pass in which the job's store is silent. It is True at once when there is nothing to
+    agree on (a rank failed or was lost) or no time left (half of the grace is over).
 
     >>> should_stop(), should_stop(1000)
     (False, False)
     """
     client = _client()
     is_told = client.is_told_to_stop()
-    return is_told if step is None or not is_told else client.agreeing.should_stop(step, margin)
+    return is_told if step is None or not is_told else client.agreed_steps.should_stop(step, margin)
 
 
 def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
@@ -119,7 +119,7 @@ def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
     is_told = client.is_told_to_stop()
     if step is None:
         return is_told or bool(client.wanted)
-    return (is_told or client.has_request) and client.agreeing.should_checkpoint(step, margin)
+    return (is_told or client.has_request) and client.agreed_steps.should_checkpoint(step, margin)
 
 
 def exception_recorded(info: dict[str, Any], message: str, error_file: str | None) -> None:
@@ -168,7 +168,7 @@ class _Client:
         self._idle: list[Connection] = []
         self._retry_at = 0.0
         self._progress_at = 0.0
-        self._agreeing: Agreeing | None = None
+        self._agreed_steps: AgreedSteps | None = None
         self.stop: dict[str, Any] | None = None
         """The stop, as the agent has told of it last."""
         self.requests: dict[str, None] = {}
@@ -206,16 +206,16 @@ class _Client:
     @property
     def has_request(self) -> bool:
         """Whether the ranks have to agree about a checkpoint."""
-        return bool(self.requests) or (self._agreeing is not None and self._agreeing.is_open)
+        return bool(self.requests) or (self._agreed_steps is not None and self._agreed_steps.is_open)
 
     @property
-    def agreeing(self) -> Agreeing:
+    def agreed_steps(self) -> AgreedSteps:
         """This process's part in what the ranks agree on."""
-        if self._agreeing is None:
-            from ._agreeing import Agreeing
+        if self._agreed_steps is None:
+            from ._agreed_steps import AgreedSteps
 
-            self._agreeing = Agreeing(self, self._path, number_of("WORLD_SIZE"))
-        return self._agreeing
+            self._agreed_steps = AgreedSteps(self, self._path, number_of("WORLD_SIZE"))
+        return self._agreed_steps
 
     def is_told_to_stop(self) -> bool:
         """Take what the agent has said by now."""
@@ -282,8 +282,8 @@ class _Client:
         for connection in (self._notices, *self._idle):
             if connection is not None:
                 connection.socket.close()
-        if self._agreeing is not None:
-            self._agreeing.close()
+        if self._agreed_steps is not None:
+            self._agreed_steps.close()
 
     def _connected(self) -> Connection | None:
         if self._notices is None and time.monotonic() >= self._retry_at:

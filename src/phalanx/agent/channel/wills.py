@@ -3,20 +3,21 @@
 A worker that ends with exit code 0 has succeeded, whatever it has not done before. Others that wait for something of it
 would wait for as long as the round lasts: the agent, which sees the end, tells them what the worker has left for it to
 say, one small value. Who has ended while workers are being stopped, however it did, agrees on no step to stop at any
-more: the agent says that they need not wait for it, unless they have agreed (``phalanx.errors._agreed``).
+more: the agent says that they need not wait for it, unless they have agreed (``errors/_step_agreement.py``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Coroutine
 
 from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
 __all__ = ["Wills"]
 
 WILL_BYTES_MAX = 4096
-STOP_NOW = ("phalanx/agree/stop/0/at", b"-1\nstop")
+_STOP, _DECIDED, _NOW = "phalanx/agree/stop/0/line", b"at ", b"at -1\nstop"
 
 
 class Wills:
@@ -49,20 +50,20 @@ class Wills:
         """A worker has ended: with exit code 0 store its will, unless something is there."""
         will = self._wills.pop(local_rank, None)
         if will is not None and exit_code == 0:
-            self._say(*will)
+            self._run(_store, *will)
         if self._is_stopping and not self._has_ended:
-            self._say(*STOP_NOW)
+            self._run(_stop_now)
         self._has_ended = True
 
     def stop_announced(self) -> None:
         """The workers are being stopped, and may want to agree on a step."""
         if self._has_ended and not self._is_stopping:
-            self._say(*STOP_NOW)
+            self._run(_stop_now)
         self._is_stopping = True
 
-    def _say(self, key: str, value: bytes) -> None:
+    def _run(self, act: Callable[..., Coroutine[None, None, None]], *arguments: object) -> None:
         if self._values is not None:
-            task = asyncio.get_running_loop().create_task(_store(self._values, key, value))
+            task = asyncio.get_running_loop().create_task(act(self._values, *arguments))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -78,3 +79,13 @@ async def _store(values: SharedValues, key: str, value: bytes) -> None:
     # Who cannot reach the store now is about to lose its place in the job, and with it the round ends.
     with contextlib.suppress(ValueRefused, ValuesUnreachable):
         await values.leave(key, value)
+
+
+async def _stop_now(values: SharedValues) -> None:
+    """Decide where the ranks have not; each turn in vain is one in which some rank wrote something."""
+    with contextlib.suppress(ValueRefused, ValuesUnreachable):
+        while not ((line := await values.get(_STOP)) or b"").startswith(_DECIDED):
+            if line is None:
+                await values.leave(_STOP, _NOW)  # though the bound be reached
+            else:
+                await values.compare_set(_STOP, line, _NOW)

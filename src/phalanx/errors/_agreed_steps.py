@@ -1,15 +1,16 @@
-"""A rank's part in what the ranks of its round agree on, performed: the questions of ``_agreed``, asked of the agent.
+"""What should_stop and should_checkpoint do with a step: the questions of ``_step_agreement``, asked of the agent.
 
 Nothing raises, and nothing waits for another rank. A question waits for the own agent and the job's store, together
-up to ten seconds in one call, and one second after a call in which it did so in vain.
+up to ten seconds in one call, one second after a call in which it did so in vain, and up to a minute where going on
+could split the ranks.
 """
 
 from __future__ import annotations
 
 import time
 
-from ._agreed import ADD, COMPARE_SET, Agreed
 from ._connection import Connection, number_of, value_of
+from ._step_agreement import COMPARE_SET, COUNT, StepAgreement
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
@@ -18,16 +19,18 @@ if TYPE_CHECKING:
 
     from . import channel
 
-__all__ = ["Agreeing"]
+__all__ = ["AgreedSteps"]
 
-# Of a store that is out of reach. A rank that goes on without an answer may pass the step on which the others agree,
-# which costs more than a pause: the ranks wait for each other anyway. The fence of this node ends longer outages.
+# Of a store that is out of reach: what a call waits for answers, and what one waits after a call that had none. A rank
+# that goes on without an answer may pass the step on which the others agree, and then they act without it. So where
+# that can be, it asks again for as long as a node can live without the store, while it is not told to stop.
 _CALL_S = 10.0
-_AGAIN_S = 1.0  # a store that was silent for that long may be silent for longer, and a stop is to find its half grace
+_AGAIN_S = 1.0
+_PATIENCE_S = 60.0
 _CAUSES_WITHOUT_HOPE = frozenset(("failure", "loss"))  # some rank will not come to any step
 
 
-class Agreeing:
+class AgreedSteps:
     """Two agreements: on a step to stop at, and on steps for checkpoints. ``path`` is the agent's socket."""
 
     def __init__(self, client: channel._Client, path: str, world_size: int) -> None:
@@ -37,8 +40,8 @@ class Agreeing:
         self._path = path
         self._lock = _thread.allocate_lock()
         self._connection: Connection | None = None
-        self._stop = Agreed("phalanx/agree/stop", max(world_size, 1))
-        self._checkpoint = Agreed("phalanx/agree/checkpoint", max(world_size, 1))
+        self._stop = StepAgreement("phalanx/agree/stop", max(world_size, 1))
+        self._checkpoint = StepAgreement("phalanx/agree/checkpoint", max(world_size, 1))
         self._is_stopped = False
         self._stops_at: float | None = None  # if the ranks do not agree before
         self._has_values = True
@@ -65,8 +68,11 @@ class Agreeing:
         client = self._client
         if client.stop is not None and self.should_stop(step, margin):
             return True
-        while client.requests:
-            self._checkpoint.hear(client.requests.popitem()[0])
+        try:
+            while True:  # not as long as there are some: another thread may take the last one
+                self._checkpoint.hear(client.requests.popitem()[0])
+        except KeyError:
+            pass
         if not self._checkpoint.is_open or not self._at(self._checkpoint, step, margin):
             return False
         client.wanted &= self._checkpoint.open
@@ -90,15 +96,21 @@ class Agreeing:
             self._stops_at = begun + (grace_s / 2 if isinstance(grace_s, int | float) else 0.0)
         return time.monotonic() >= self._stops_at
 
-    def _at(self, agreed: Agreed, step: int, margin: int) -> bool:
+    def _at(self, agreed: StepAgreement, step: int, margin: int) -> bool:
         if not self._has_values or not self._lock.acquire(False):
             return False  # another thread, or a signal handler within this call: one of them is enough
+        patient_until = time.monotonic() + _PATIENCE_S
         try:
-            return self._ask(agreed, int(step), int(margin))
-        except OSError as reason:  # NoAgent is one
-            self._was_silent = True
-            self.close()
-            self._say(f"cannot ask at which step all ranks act, and goes on to try: {reason}")
+            while True:
+                try:
+                    return self._ask(agreed, int(step), int(margin))
+                except OSError as reason:  # NoAgent is one
+                    self._was_silent = True
+                    self.close()
+                    self._say(f"cannot ask at which step all ranks act, and goes on to try: {reason}")
+                    is_harmless = agreed.may_pass(step) or not isinstance(reason, TimeoutError)
+                    if is_harmless or time.monotonic() >= patient_until or self._has_other_cares(agreed):
+                        return False
         except ValueError as reason:
             self._has_values = False
             self._say(f"cannot agree with the other ranks on a step: {reason}")
@@ -109,8 +121,13 @@ class Agreeing:
             self._lock.release()
         return False
 
-    def _ask(self, agreed: Agreed, step: int, margin: int) -> bool:
-        ends_at = time.monotonic() + (_AGAIN_S if self._was_silent else _CALL_S)
+    def _has_other_cares(self, agreed: StepAgreement) -> bool:
+        """Whether a stop ends the wait of a rank that may not pass its step: told meanwhile, or with no time left."""
+        return self._client.is_told_to_stop() and (agreed is not self._stop or self._has_no_time())
+
+    def _ask(self, agreed: StepAgreement, step: int, margin: int) -> bool:
+        is_brief = self._was_silent and agreed.may_pass(step)
+        ends_at = time.monotonic() + (_AGAIN_S if is_brief else _CALL_S)
         if self._stops_at is not None:
             ends_at = min(ends_at, self._stops_at)
         call, answer = agreed.at(step, margin), None
@@ -122,16 +139,16 @@ class Agreeing:
             if agreed.missed:
                 at, here = agreed.missed
                 self._say(
-                    f"came to step {here} before it heard that all ranks were to act at step {at}: the ranks are "
-                    "further apart than the margin of should_stop and should_checkpoint, or the job's store was slow; "
-                    "if it is the former, use a larger margin, or wait for the device in each step"
+                    f"came to step {here} before it heard that all ranks were to act at step {at}, and does not: "
+                    "the job's store did not answer in time (a larger margin of should_stop and should_checkpoint "
+                    "outlasts a longer silence), or this process began after the others had agreed"
                 )
             return bool(end.value)
 
     def _answer(self, question: tuple[Any, ...], ends_at: float) -> Any:
         kind, key, *texts = question
         request: dict[str, Any] = {"type": kind, "key": key}
-        if kind == ADD:
+        if kind == COUNT:
             request["amount"] = 1
         elif kind == COMPARE_SET:
             request["expected"], request["desired"] = map(_packed, texts)
@@ -141,7 +158,7 @@ class Agreeing:
         if self._connection is None:
             self._connection = Connection(self._path, rest_s)
         answer = value_of(self._connection.answers([request], rest_s, rest_s)[0])
-        return answer if kind == ADD or answer is None else _unpacked(answer)
+        return answer if kind == COUNT or answer is None else _unpacked(answer)
 
     def _say(self, sentence: str) -> None:
         kind = sentence[:20]

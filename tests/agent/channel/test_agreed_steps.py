@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 from tests.agent.channel.test_server import Agent, _fresh_client, _wait_until
 
-from phalanx.errors import _agreeing
+from phalanx.errors import _agreed_steps
 from phalanx.errors import channel as client_end
 from phalanx.store.values import SharedValues
 
@@ -38,11 +41,11 @@ class Rank:
         self.client = client_end._Client()
 
     def should_stop(self, step: int) -> bool:
-        return self.client.is_told_to_stop() and self.client.agreeing.should_stop(step, 2)
+        return self.client.is_told_to_stop() and self.client.agreed_steps.should_stop(step, 2)
 
     def should_checkpoint(self, step: int) -> bool:
         is_told = self.client.is_told_to_stop()
-        return (is_told or self.client.has_request) and self.client.agreeing.should_checkpoint(step, 2)
+        return (is_told or self.client.has_request) and self.client.agreed_steps.should_checkpoint(step, 2)
 
 
 @pytest.fixture
@@ -123,6 +126,16 @@ def test_a_single_rank_has_nobody_to_agree_with(agent: Agent, worker: Any) -> No
         assert not worker.should_checkpoint(), "a rank that saved by steps has answered the request"
 
 
+def test_a_request_that_another_thread_has_just_taken_raises_nothing(agent: Agent, ranks: Any) -> None:
+    class TakenAtOnce(dict[str, None]):
+        def __bool__(self) -> bool:
+            return True
+
+    one, _ = ranks(2)
+    one.client.requests = TakenAtOnce()
+    assert one.should_checkpoint(1) is False
+
+
 def test_ranks_agree_over_their_channel(agent: Agent, ranks: Any) -> None:
     everyone = ranks(3)
     for one in everyone:
@@ -168,8 +181,8 @@ def test_an_agreement_stands_when_workers_end_by_it(agent: Agent, ranks: Any) ->
     assert said == [(False, False)] * 2
     agent.call(agent.server.wills.worker_ended, 1, 0)
     assert (
-        agent.run(SharedValues(agent.store, "/phalanx/job/kv/1/").get("phalanx/agree/stop/0/at"))
-        == b"2\nstop"
+        agent.run(SharedValues(agent.store, "/phalanx/job/kv/1/").get("phalanx/agree/stop/0/line"))
+        == b"at 2\nstop"
     )
     assert [one.should_stop(step) for step in (1, 2)] == [False, True]
 
@@ -197,8 +210,6 @@ class SilentStore:
 
     def __getattr__(self, name: str) -> Any:
         async def never(*_: object, **__: object) -> None:
-            import asyncio
-
             await asyncio.Event().wait()
 
         return never
@@ -207,8 +218,8 @@ class SilentStore:
 def test_a_store_that_is_silent_delays_a_call_for_a_bounded_time_and_a_stop_until_half_of_the_grace(
     agent: Agent, ranks: Any, monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.setattr(_agreeing, "_CALL_S", 0.2)
-    monkeypatch.setattr(_agreeing, "_AGAIN_S", 0.05)
+    monkeypatch.setattr(_agreed_steps, "_CALL_S", 0.2)
+    monkeypatch.setattr(_agreed_steps, "_AGAIN_S", 0.05)
     agent.call(agent.server.new_round, 1, SharedValues(SilentStore(), "/phalanx/job/kv/1/"))  # type: ignore[arg-type]
     one, _ = ranks(2)
     agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
@@ -222,11 +233,68 @@ def test_a_store_that_is_silent_delays_a_call_for_a_bounded_time_and_a_stop_unti
     assert len(caplog.records) == 1, "said once"
 
 
+def _is_asked(client: Any) -> bool:
+    client.is_told_to_stop()
+    return bool(client.has_request)
+
+
+class Gate:
+    """A store that is out of reach while it is shut."""
+
+    def __init__(self, store: Any) -> None:
+        self.is_open = asyncio.Event()
+        self.is_open.set()
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not callable(found):
+            return found
+
+        async def through(*arguments: Any, **named: Any) -> Any:
+            await self.is_open.wait()
+            return await found(*arguments, **named)
+
+        return through
+
+
+@pytest.mark.parametrize("ends_by", ["the store is back", "a stop"])
+def test_who_could_pass_the_step_of_the_others_waits_for_the_store_and_not_beyond_a_stop(
+    agent: Agent, ranks: Any, monkeypatch: Any, ends_by: str, caplog: Any
+) -> None:
+    monkeypatch.setattr(_agreed_steps, "_PATIENCE_S", 1000.0)
+    gate = Gate(agent.store)
+    agent.call(agent.server.new_round, 1, SharedValues(gate, "/phalanx/job/kv/1/"))  # type: ignore[arg-type]
+    one, other = ranks(2)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    for client in (one.client, other.client):
+        _wait_until(functools.partial(_is_asked, client))
+    assert not one.should_checkpoint(0)
+    monkeypatch.setattr(_agreed_steps, "_CALL_S", 0.1)
+    agent.call(gate.is_open.clear)
+    said: list[bool] = []
+    asking = threading.Thread(target=lambda: said.extend(map(one.should_checkpoint, range(1, 4))))
+    asking.start()
+    _wait_until(lambda: len(said) == 1 and caplog.records)  # step 1 it may pass; step 2 it may not
+    assert asking.is_alive()
+    if ends_by == "a stop":
+        agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+        asking.join(60)
+        assert not asking.is_alive()
+        return
+    monkeypatch.setattr(_agreed_steps, "_CALL_S", 10.0)
+    agent.call(gate.is_open.set)
+    asking.join(60)
+    assert said == [False] * 3
+    assert first(other.should_checkpoint) == 4
+    assert one.should_checkpoint(4)
+
+
 @pytest.mark.parametrize(("cause", "grace_s"), [("loss", 600.0), ("failure", 600.0), ("asked", 0.4)])
 def test_a_silent_store_keeps_no_worker_that_has_no_time(
     agent: Agent, ranks: Any, monkeypatch: Any, cause: str, grace_s: float
 ) -> None:
-    monkeypatch.setattr(_agreeing, "_CALL_S", 1000.0)  # a question would outlast this test
+    monkeypatch.setattr(_agreed_steps, "_CALL_S", 1000.0)  # a question would outlast this test
     agent.call(agent.server.new_round, 1, SharedValues(SilentStore(), "/phalanx/job/kv/1/"))  # type: ignore[arg-type]
     one, _ = ranks(2)
     agent.call(agent.server.announce_stop, "SIGTERM", grace_s, cause)
