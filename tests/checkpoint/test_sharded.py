@@ -164,6 +164,23 @@ def test_a_rank_whose_arguments_cannot_be_saved_does_not_leave_the_others_waitin
     assert together(three, _save(100)) == [None] * 3
 
 
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failed_save_leaves_nothing_whoever_failed(
+    ranks: Callable[..., Ranks], tmp_path: Path, failing: int, background: bool
+) -> None:
+    three = ranks(3, background=background)
+
+    def save(rank: Checkpointer) -> None:
+        rank.save(100, {"a": b"1" * 1000}, {"loss": object()} if rank is three[failing] else None)
+        rank.wait(LIMIT_S)
+
+    errors = together(three, save)
+    assert [type(error) for error in errors].count(SaveFailed) == 2
+    together(three, lambda rank: rank.wait(LIMIT_S))
+    assert _names(tmp_path / "steps") == []
+
+
 def test_a_rank_that_resumes_while_others_save_is_named(ranks: Callable[..., Ranks]) -> None:
     errors = together(
         ranks(3), lambda rank: rank.load_latest() if rank._settings.rank == 0 else _save(100)(rank)

@@ -91,7 +91,7 @@ class Sharded:
                 raise
         except BaseException as error:
             if self.has_spoken or not isinstance(error, Exception):
-                self._abandon()
+                self._abandon(number, step)
             raise
         return self._staging
 
@@ -133,9 +133,13 @@ class Sharded:
         try:
             self._say(number, finish_save(self.circle.me, step, why))
         finally:  # not before: they may be writing into the folder
-            self._abandon()
+            self._abandon(number, step)
 
-    def _abandon(self) -> None:
+    def _abandon(self, number: int, step: int) -> None:
+        """Rank 0 removes what all have written, also when it has not come to that itself."""
+        if self._staging is None and self.has_spoken and self.circle.me.rank == 0:
+            with suppress(Exception):  # what was wrong is said already
+                self._staging = self._open_staging(step, number)
         if self._staging is not None:
             self._staging.abandon()
 
