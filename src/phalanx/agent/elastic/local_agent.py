@@ -23,7 +23,7 @@ from phalanx.metrics import prof
 from phalanx.multiprocessing.macros import arguments_for
 from phalanx.multiprocessing.prefix import prefix_for
 from phalanx.multiprocessing.procfs import read_stat
-from phalanx.timer.client import TIMER_FILE
+from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
 
 if TYPE_CHECKING:
     from phalanx.agent.elastic.health_check import HealthCheckServer
@@ -173,7 +173,7 @@ class LocalElasticAgent(SimpleElasticAgent):
             )
             self._worker_watchdog.start()
         for env in envs.values():
-            env[TORCHELASTIC_TIMER_FILE] = self._timer_file
+            env[TORCHELASTIC_TIMER_FILE] = env[OUR_TIMER_FILE] = self._timer_file
 
     def _is_of_a_worker(self, pid: int) -> bool:
         """A request may name anybody. What descends from this program may be ended, and nobody else.
