@@ -158,6 +158,15 @@ def test_nobody_waits_where_a_rank_is_gone(agent: Agent, ranks: Any, cause: str)
     assert one.should_stop(5)
 
 
+def test_a_loss_that_is_told_within_a_stop_ends_it_for_those_who_wait(agent: Agent, ranks: Any) -> None:
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    _wait_until(one.client.is_told_to_stop)
+    assert first(one.should_stop, 20) is None
+    agent.call(agent.server.announce_stop, "SIGTERM", 600.0, "loss")
+    assert first(one.should_stop, 100_000) is not None
+
+
 @pytest.mark.parametrize("when", ["before the stop", "during the stop"])
 @pytest.mark.parametrize("code", [0, 3])
 def test_nobody_waits_for_a_worker_that_has_ended(agent: Agent, ranks: Any, when: str, code: int) -> None:
