@@ -49,7 +49,7 @@ def play(args: argparse.Namespace, folder: Path) -> int:
         return outcome.exit_code
     (folder / "undisturbed").mkdir()
     undisturbed = Story(steps=args.steps, curve=folder / "undisturbed/curve.jsonl")
-    print("once more, without a loss and without pauses …", flush=True)
+    print("once more, with all workers left alone and without pauses …", flush=True)
     run(argparse.Namespace(**{**vars(args), "step_seconds": 0.0}), folder / "undisturbed", undisturbed)
     for line in summary(story, undisturbed):
         print(line)

@@ -13,6 +13,7 @@ import pytest
 from tests.system.launch import LIMIT_S, two_free_ports
 
 ROOT = Path(__file__).parents[2]
+TRAINING = (ROOT / "docs/training.md").read_text()
 COMMANDS = re.findall(r"\| `([^`]+)` \|$", (ROOT / "examples/README.md").read_text(), re.MULTILINE)
 # What each prints last, or near its end.
 SAYS = {
@@ -76,3 +77,13 @@ def test_a_command_does_what_it_is_there_for(command: str, tmp_path: Path) -> No
         learnt = re.search(r"trained to step 240: ([\d.]+)% of new images", done.stdout)
         assert learnt, done.stdout
         assert float(learnt[1]) > 90  # of six kinds: 17 if it guessed
+    if "ddp" in command and "--lose-rank" in command:
+        written = losses(TRAINING)
+        assert {20, 40, 120, 140} <= written.keys()
+        # Processors round in their own ways, and a training makes more of that; what is stale is further off.
+        assert written == pytest.approx({step: losses(done.stdout)[step] for step in written}, abs=0.03)
+
+
+def losses(text: str) -> dict[int, float]:
+    found = re.findall(r"^step (\d+): loss ([\d.]+)$", text, re.MULTILINE)
+    return {int(step): float(loss) for step, loss in found}
