@@ -165,8 +165,9 @@ def _loads(folder: Path, files: Files) -> None:
 
 
 def _goes_back(folder: Path, files: Files) -> None:
-    made = checkpointer(folder, files)
-    made.load(1, lambda saved: None)
+    made = checkpointer(folder)
+    made.load(1, lambda saved: None)  # nothing fails before it is known from where to go on
+    made._settings.shelf.files = files
     made.save(2, writer(files, 2, "second"), {"version": "second"})
 
 
