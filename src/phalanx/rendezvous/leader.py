@@ -22,6 +22,7 @@ from phalanx.rendezvous.ranks import Candidate, choose
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.rendezvous.single_restarts import answers
 from phalanx.rendezvous.stored import (
+    Member,
     Members,
     Outcome,
     Phase,
@@ -35,6 +36,8 @@ from phalanx.rendezvous.waiting import WaitingLine, listed, names_of, who_is_her
 from phalanx.store.port import Delete, Operation, Put
 
 __all__ = ["Leader"]
+
+LEASE_ENDS = ", or for the end of its lease"
 
 
 class Leader:
@@ -302,9 +305,9 @@ class Leader:
     # Collecting
 
     def _collect(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
+        if silent := self._silent(view):
+            return self._tell_waiting(f"{names_of(silent)} to tell how its workers ended", LEASE_ENDS, now)
         members = self._member_reports(view)
-        if members is None:
-            return ()
         reports = RoundReports(
             round=record,
             world_size=sum(one.slots for one in view.members),
@@ -333,18 +336,26 @@ class Leader:
         )
         return self._open(view, unharmed)
 
-    def _member_reports(self, view: View) -> tuple[MemberReport, ...] | None:
-        """What each member has told; None while one is still to report, or to lose its lease."""
+    def _silent(self, view: View) -> list[Member]:
+        """Members that are still to report, or to lose their lease."""
+
+        def leaves_in_peace(one: Member) -> bool:
+            has_signed = view.has_failed(one) or one.node_id in view.signs
+            return view.is_leaving(one) and not has_signed
+
+        return [
+            one
+            for one in view.members
+            if one.node_id not in view.reports and not view.is_lost(one) and not leaves_in_peace(one)
+        ]
+
+    def _member_reports(self, view: View) -> tuple[MemberReport, ...]:
+        """What each member has told, or how it is gone."""
         excluded = view.excluded(self._settings.min_nodes)
         found = []
         first_rank = 0
         for place, member in enumerate(view.members):
             report = view.reports.get(member.node_id)
-            is_lost, is_leaving = view.is_lost(member), view.is_leaving(member)
-            has_signed = view.has_failed(member) or member.node_id in view.signs
-            leaves_in_peace = is_leaving and not has_signed
-            if report is None and not is_lost and not leaves_in_peace:
-                return None
             found.append(
                 MemberReport(
                     member=member,
@@ -352,8 +363,8 @@ class Leader:
                     first_rank=first_rank,
                     report=report,
                     signed_at=view.signs.get(member.node_id),
-                    is_lost=is_lost and report is None,
-                    is_leaving=is_leaving,
+                    is_lost=view.is_lost(member) and report is None,
+                    is_leaving=view.is_leaving(member),
                     is_excluded=member.node_id in excluded,
                 )
             )
