@@ -130,6 +130,16 @@ def test_the_python_program_works_as_written_where_no_extra_is_installed(tmp_pat
 LINK = re.compile(r"\]\(([\w./-]+\.md)")
 
 
+def test_the_training_that_is_shown_is_the_one_in_the_examples() -> None:
+    (shown,) = re.findall(
+        r"^```python\n(.*?)^```$", section("A training that goes on where it was"), re.DOTALL | re.MULTILINE
+    )
+    lines = [line for line in shown.splitlines() if line.strip() != "..."]
+    places = [(ROOT / "examples/ddp/train.py").read_text().splitlines().index(line) for line in lines]
+    assert len(lines) > 10
+    assert places == sorted(places)
+
+
 def test_each_page_is_linked_from_the_readme_and_from_another_page() -> None:
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"index.md"}
     assert pages <= {Path(link).name for link in LINK.findall(README)}
