@@ -346,6 +346,54 @@ def test_a_file_that_has_taken_the_fifos_place_is_left_alone(fifo: str) -> None:
     assert Path(fifo).read_text() == "precious"
 
 
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_a_client_writes_into_nothing_that_is_no_fifo(fifo: str, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    other.write_text("precious")
+    if kind == "file":
+        Path(fifo).write_text("precious")
+    elif kind == "link":
+        os.symlink(other, fifo)
+    else:
+        os.mkdir(fifo)
+    with pytest.raises(FileExistsError, match="something that is no FIFO has taken its place"):
+        FileTimerClient(fifo).acquire("forward", time.time() + 100)
+    assert other.read_text() == "precious"
+    assert kind != "file" or Path(fifo).read_text() == "precious"
+
+
+def test_a_server_whose_name_was_taken_says_so_once_and_hears_who_it_has(
+    fifo: str, server: FileTimerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = "with timer.expires(after=100): pass\nprint('once', flush=True)\ninput()\n"
+    process = of_the_agent(fifo, f"{body}\nwith timer.expires(after=0.2): time.sleep(100)")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "once\n"
+    Path(f"{fifo}.new").write_text("somebody else's")
+    os.rename(f"{fifo}.new", fifo)
+    try:
+        for _ in range(3):
+            server.look()
+        process.communicate("\n", timeout=120)
+        assert process.returncode == -signal.SIGKILL
+        assert Path(fifo).read_text() == "somebody else's"
+        assert caplog.text.count("something else has taken the place of the timers' FIFO") == 1
+    finally:
+        os.unlink(fifo)
+
+
+def test_a_signal_that_ends_nobody_is_refused(fifo: str) -> None:
+    with pytest.raises(ValueError, match="SIGSTOP ends no process"):
+        FileTimerClient(fifo, signal=signal.SIGSTOP)
+
+
+def test_people_are_told_of_a_timer_in_a_sentence_and_not_in_json(
+    fifo: str, server: FileTimerServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ended(worker(fifo, "with timer.expires(after=0.2): time.sleep(100)")) == -signal.SIGKILL
+    assert "expiration_time" not in caplog.text
+
+
 def test_who_is_no_worker_is_not_ended_whatever_a_request_says(fifo: str) -> None:
     server = FileTimerServer(fifo, "job", is_worker=lambda _pid: False)
     with subprocess.Popen(["sleep", "1000"]) as stranger:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.timer.countdowns import STEP_S, ClockSteps, TimerBook
-from phalanx.timer.requests import FileTimerRequest, TimerRequest, read_line
+from phalanx.timer.requests import NO_ENDS, FileTimerRequest, TimerRequest, read_line
 
 
 def line(**changed: object) -> bytes:
@@ -22,7 +22,7 @@ def line(**changed: object) -> bytes:
     pid=st.integers(2, 1 << 22),
     scope=st.text(max_size=50),
     at=st.floats(-1e12, 1e12),
-    number=st.integers(-1, 64),
+    number=st.integers(-1, 64).filter(lambda one: one not in NO_ENDS),
 )
 def test_a_request_comes_back_from_its_line(pid: int, scope: str, at: float, number: int) -> None:
     request = FileTimerRequest(pid, scope, at, number)
@@ -54,6 +54,10 @@ def test_a_request_comes_back_from_its_line(pid: int, scope: str, at: float, num
         (line(expiration_time=-(10**400)), "expiration_time"),
         (line(signal=99), "signal 99"),
         (line(signal=None), "signal None"),
+        (line(signal=19), "SIGSTOP ends no process"),
+        (line(signal=17), "SIGCHLD ends no process"),
+        (line(signal=18), "SIGCONT ends no process"),
+        (line(signal=28), "SIGWINCH ends no process"),
     ],
 )
 def test_what_is_no_request_is_refused_with_the_reason(text: bytes, reason: str) -> None:

@@ -7,10 +7,11 @@ import errno
 import os
 import select
 import signal as signals
+import stat
 import time
 
 from phalanx.timer.client import OUR_TIMER_FILE, TimerClient
-from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest
+from phalanx.timer.requests import LINE_BYTES_MAX, NO_ENDS, FileTimerRequest
 
 __all__ = ["FileTimerClient"]
 
@@ -33,10 +34,14 @@ class _Kept:
         self.fd = fd
         self._fifo = _identity(os.fstat(fd))
 
-    def is_at(self, path: str) -> bool:
-        """Whether the FIFO still has this name: it may have been made anew."""
+    def is_of(self, path: str) -> bool:
+        """Whether the server of this name reads it: the FIFO may have been made anew.
+
+        It is not while something that is no FIFO has its name; then the server hears who has it open, as before.
+        """
         try:
-            return self._is_open() and _identity(os.stat(path)) == self._fifo
+            found = os.lstat(path)
+            return self._is_open() and (_identity(found) == self._fifo or not stat.S_ISFIFO(found.st_mode))
         except OSError:
             return False
 
@@ -57,12 +62,15 @@ class FileTimerClient(TimerClient):
     """Tells a ``FileTimerServer``, ours or torchelastic's, on the same machine; ``file_path`` is the server's FIFO.
 
     ``signal`` is what ends this worker when a countdown does; 0 or less: nothing. Raises ``BrokenPipeError`` when no
-    server reads, after a second, and ``ValueError`` for a scope whose name does not fit into a line of the protocol.
+    server reads, after a second, ``FileExistsError`` when the file is no FIFO, and ``ValueError`` for a scope whose
+    name does not fit into a line of the protocol, and for a signal that ends no process, such as SIGSTOP.
 
     >>> client = FileTimerClient("/tmp/watchdog")  # the server may start later
     """
 
     def __init__(self, file_path: str, signal: int = signals.SIGKILL) -> None:
+        if signal in NO_ENDS:
+            raise ValueError(f"{signals.Signals(signal).name} ends no process; give SIGKILL or SIGTERM")
         self._file_path = file_path
         self._signal = int(signal)
 
@@ -92,7 +100,7 @@ class FileTimerClient(TimerClient):
 
     def _send_to_ours(self, line: bytes) -> None:
         kept = _kept.get(self._file_path)
-        if kept is not None and kept.is_at(self._file_path):
+        if kept is not None and kept.is_of(self._file_path):
             with contextlib.suppress(ConnectionError):  # its server has gone; there may be a new one
                 self._write(line, kept.fd)
                 return
@@ -116,7 +124,7 @@ class FileTimerClient(TimerClient):
     def _open(self) -> int:
         for tries_left in range(OPEN_TRIES - 1, -1, -1):
             try:
-                return os.open(self._file_path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                return _open_fifo(self._file_path)
             except OSError as error:
                 if error.errno not in _NO_SERVER:
                     raise
@@ -126,6 +134,26 @@ class FileTimerClient(TimerClient):
                     ) from None
                 time.sleep(OPEN_WAIT_S)
         raise AssertionError("the last try returns or raises")
+
+
+def _open_fifo(path: str) -> int:
+    """Who may write into the folder may have put anything there: a file, or a link to one, is not written to."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):
+            raise _no_fifo(path) from None
+        raise
+    if stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise _no_fifo(path)
+
+
+def _no_fifo(path: str) -> FileExistsError:
+    return FileExistsError(
+        errno.EEXIST, "the timer server cannot be told: something that is no FIFO has taken its place", path
+    )
 
 
 def _identity(found: os.stat_result) -> tuple[int, int]:

@@ -74,6 +74,7 @@ class FileTimerServer:
         self._rest = b""  # of a line that is not complete yet
         self._complaints = 0
         self._fd = self._wake = -1
+        self._has_told_taken = False
         self._is_stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -275,12 +276,22 @@ class FileTimerServer:
                 raise FileExistsError(errno.EEXIST, "a file that is no FIFO is there", self._file_path)
             os.unlink(self._file_path)
         os.mkfifo(self._file_path, 0o600)
+        self._has_told_taken = False
         # Open for writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
         self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def _mend(self) -> None:
         """Make the FIFO anew if its name is free. Whatever has that name may be another server's, and stays."""
-        if os.path.lexists(self._file_path):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            is_ours = os.path.samestat(os.fstat(self._fd), os.lstat(self._file_path))
+            if not is_ours and not self._has_told_taken:
+                logger.warning(
+                    "job %s: something else has taken the place of the timers' FIFO at %r: workers that begin now "
+                    "cannot tell of their timers; remove it, and the FIFO is made anew",
+                    self._run_id,
+                    self._file_path,
+                )
+            self._has_told_taken = not is_ours
             return
         self._read_all_there_is()  # what was asked before it went
         os.close(self._fd)

@@ -7,14 +7,29 @@ Pure. The line is torchelastic's, one JSON object of at most ``PIPE_BUF`` bytes,
 from __future__ import annotations
 
 import json
+import signal as signals
 from typing import Any
 
-__all__ = ["LINE_BYTES_MAX", "FileTimerRequest", "TimerRequest", "read_line"]
+__all__ = ["LINE_BYTES_MAX", "NO_ENDS", "FileTimerRequest", "TimerRequest", "read_line"]
 
 VERSION = 1
 LINE_BYTES_MAX = 4096  # PIPE_BUF of Linux: what is longer could be torn by another writer's line
 PID_MAX = 1 << 22  # PID_MAX_LIMIT of Linux
 SIGNAL_MAX = 64
+# What they do to a process that does not catch them is no end: it stands still, goes on, or does not notice.
+NO_ENDS = frozenset(
+    int(one)
+    for one in (
+        signals.SIGSTOP,
+        signals.SIGTSTP,
+        signals.SIGTTIN,
+        signals.SIGTTOU,
+        signals.SIGCONT,
+        signals.SIGCHLD,
+        signals.SIGURG,
+        signals.SIGWINCH,
+    )
+)
 TIME_MAX = 1e12  # the year 33658; an integer may be larger than any float
 
 
@@ -111,4 +126,6 @@ def read_line(line: bytes) -> FileTimerRequest:
         raise ValueError("expiration_time is no time")
     if type(number) is not int or number > SIGNAL_MAX:
         raise ValueError(f"signal {number!r} is no signal")
+    if number in NO_ENDS:
+        raise ValueError(f"{signals.Signals(number).name} ends no process")
     return FileTimerRequest(pid, scope, float(at), number)
