@@ -68,9 +68,26 @@ def test_other_requests_hurt_nobody(request_: bytes, first: bytes) -> None:
     assert not body or b"405" in head
 
 
-def test_who_connects_and_says_nothing_does_not_keep_others_out_without_end() -> None:
-    assert asked(lambda: 0, idle=3)[0].startswith(b"HTTP/1.1 503 ")
-    assert asked(lambda: 0, idle=CONNECTIONS_MAX)[0] == b""
+@pytest.mark.parametrize("idle", [3, CONNECTIONS_MAX, 5 * CONNECTIONS_MAX])
+def test_who_connects_and_says_nothing_keeps_no_probe_out(idle: int) -> None:
+    assert asked(lambda: 0, idle=idle)[0].startswith(b"HTTP/1.1 503 ")
+
+
+def test_the_one_that_has_said_nothing_for_the_longest_makes_room() -> None:
+    async def fill() -> tuple[bytes, int]:
+        async with HealthEndpoint(0, lambda: 0, [].append) as endpoint:
+            ones = [await asyncio.open_connection("localhost", endpoint.port) for _ in range(CONNECTIONS_MAX)]
+            ones.append(await asyncio.open_connection("localhost", endpoint.port))
+            first = await ones[0][0].read()
+            left = 0
+            for reader, writer in ones[1:]:
+                writer.write(b"GET / HTTP/1.1\r\n\r\n")
+                left += bool(await reader.read())
+                writer.close()
+            ones[0][1].close()
+            return first, left
+
+    assert asyncio.run(fill()) == (b"", CONNECTIONS_MAX)
 
 
 def test_a_port_that_is_taken_is_said_and_no_error() -> None:

@@ -19,8 +19,10 @@ from phalanx.agent.elastic.health_check import TIMEOUT_S, TORCHELASTIC_HEALTH_CH
 __all__ = ["HealthEndpoint"]
 
 REQUEST_BYTES_MAX = 8192
-REQUEST_S = 10.0  # who connects and says nothing is left
-CONNECTIONS_MAX = 16  # a probe has one; more would eat the agent's descriptors
+REQUEST_S = 2.0  # who connects and says nothing is left; a probe asks as soon as it has connected
+CONNECTIONS_MAX = (
+    16  # that have not asked yet: a probe is one for a moment; more would eat the agent's descriptors
+)
 _REASONS = {200: "OK", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -39,6 +41,7 @@ class HealthEndpoint:
         self._timeout_s = timeout_s
         self._server: asyncio.Server | None = None
         self._answering: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}  # those who have not asked, the oldest first
 
     async def __aenter__(self) -> Self:
         try:
@@ -77,10 +80,11 @@ class HealthEndpoint:
         assert task is not None, "the server has made one"
         self._answering.add(task)
         try:
-            if len(self._answering) > CONNECTIONS_MAX:
-                return
+            self._make_room()
+            self._silent[task] = None
             async with asyncio.timeout(REQUEST_S):
                 request = await reader.readuntil(b"\r\n\r\n")
+                self._silent.pop(task, None)
                 writer.write(self._response(request))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
@@ -89,8 +93,16 @@ class HealthEndpoint:
             pass  # the job has ended, and so does this task: its maker would call a cancelled one a bug
         finally:
             self._answering.discard(task)
+            self._silent.pop(task, None)
             with contextlib.suppress(OSError):
                 writer.close()
+
+    def _make_room(self) -> None:
+        """Close the one that has said nothing for the longest: idle connections of others keep no probe out."""
+        if len(self._silent) >= CONNECTIONS_MAX:
+            oldest = next(iter(self._silent))
+            del self._silent[oldest]
+            oldest.cancel()
 
     def _response(self, request: bytes) -> bytes:
         method = request.partition(b" ")[0]
