@@ -60,11 +60,11 @@ def main() -> int:
         f"{statistics.median(one):.3g} µs ({one[0]:.3g} to {one[-1]:.3g}, n={TURNS})"
         for one in (ours, theirs)
     ]
-    verdict = "kept" if ours[0] <= BUDGET_US else "missed"
+    verdict = "kept" if statistics.median(ours) <= BUDGET_US else "missed"
     print(
         f"| a block of `phalanx.timer` | {told[0]} | {told[1]} | 1/{ratio:.3g} | ≤ {BUDGET_US:g} µs | {verdict} |"
     )
-    return int(ours[0] > BUDGET_US)
+    return int(statistics.median(ours) > BUDGET_US)
 
 
 if __name__ == "__main__":
