@@ -31,7 +31,10 @@ PY_SPY_S = 2.0  # it reads symbols of the interpreter first, 0.3 s on a slow mac
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.05
 DUMP_BYTES_MAX = 4 << 20  # faulthandler writes 100 threads at most, of 100 frames each
 FILE_BYTES_MAX = 32 << 20  # a script whose timers end nobody can have many
-ADVICE = "install py-spy beside the launcher (pip install py-spy) to see such a process"
+ADVICE = "install py-spy beside the launcher (pip install py-spy) to see"
+# faulthandler's last line when there are more threads: it writes the newest, and the main one is the oldest.
+CUT = "..."
+CUT_WORDS = "only the newest 100 threads are shown, of which the main thread mostly is none"
 STATES = {
     "D": "it waits in the kernel",
     "T": "it is stopped",
@@ -91,6 +94,11 @@ class Asked:
         """What it has written since it was asked."""
         return self._file.read(DUMP_BYTES_MAX, start=self._start).decode("utf-8", "replace")
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether it has told of its newest threads alone."""
+        return self.text.endswith(f"\n{CUT}")
+
     def close(self) -> None:
         """Give the handle back."""
         self._file.close()
@@ -119,16 +127,17 @@ def save(asked: Sequence[Asked], reason: str, spy: str | None, spare: Callable[[
     Takes ``ANSWER_S + PY_SPY_S`` at most. ``spare`` is told the pid of each program that is started for it.
     """
     _await([one for one in asked if one.is_asked])
-    silent = []
     for one in asked:
         text = one.read() if one.is_asked else ""
         one.text = without_our_frames(text).strip("\n")
+    lacking = [one for one in asked if not one.text or one.is_cut]
+    if lacking and spy is not None:
+        _ask(lacking, spy, spare)
+    for one in lacking:
         if not one.text:
-            silent.append(one)
-    if silent and spy is not None:
-        _ask(silent, spy, spare)
-    for one in silent:
-        one.text = one.text or f"no stack: {_why_silent(one)}; {ADVICE}"
+            one.text = f"no stack: {_why_silent(one)}; {ADVICE} such a process"
+        elif one.is_cut:
+            one.text += f"\n\n{CUT_WORDS}; {ADVICE} all of them"
     lines = {line: None for one in asked if (line := _append(one, reason))}
     return list(lines)
 
@@ -144,10 +153,10 @@ def _await(asked: list[Asked]) -> None:
         pause_s = min(2 * pause_s, LAST_LOOK_S)
 
 
-def _ask(silent: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
+def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
     """All at once: each reads a process of its own, and has the same time."""
     running = []
-    for one in silent:
+    for one in lacking:
         with contextlib.suppress(OSError):
             program = subprocess.Popen(
                 [spy, "dump", "--full-filenames", "--pid", str(one.pid)],
@@ -167,12 +176,22 @@ def _ask(silent: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
                 subprocess.TimeoutExpired
             ):  # the kernel may hold it as it holds the worker
                 program.communicate(timeout=LAST_LOOK_S)
-            one.text = f"no stack: {_why_silent(one)}, and py-spy did not tell within {PY_SPY_S:g} s"
+            one.text = f"{_so_far(one)}, and py-spy did not tell within {PY_SPY_S:g} s"
             continue
         said = (out if out.strip() else err).decode("utf-8", "replace").strip("\n")
         found = program.returncode == 0 and out.strip()
-        head = "told by py-spy:\n" if found else f"no stack: {_why_silent(one)}, and py-spy says:\n"
+        if not found:
+            head = f"{_so_far(one)}, and py-spy says:\n"
+        elif one.is_cut:
+            head = f"{_so_far(one)}; all of them, told by py-spy:\n"
+        else:
+            head = "told by py-spy:\n"
         one.text = head + without_our_frames(said)
+
+
+def _so_far(one: Asked) -> str:
+    """What is known without py-spy."""
+    return f"{one.text}\n\n{CUT_WORDS}" if one.is_cut else f"no stack: {_why_silent(one)}"
 
 
 def _why_silent(one: Asked) -> str:
