@@ -98,10 +98,16 @@ def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
     much, and lets so many steps pass in which the job's store is silent. It is True at once when there is nothing to
     agree on (a rank failed or was lost) or no time left (half of the grace is over).
 
+    Who asks leaves by itself: from the first call in a worker's main thread on, SIGTERM does nothing there, unless the
+    script has a handler for it, or sets one later; forked children die of it. Blocking calls go on after it (PEP 475):
+    whoever sleeps or waits in one sees the stop when that returns. Who does not leave is killed after the grace.
+
     >>> should_stop(), should_stop(1000)
     (False, False)
     """
     client = _client()
+    if not client.leaves_by_itself:
+        client.leave_by_itself()
     is_told = client.is_told_to_stop()
     return is_told if step is None or not is_told else client.agreed_steps.should_stop(step, margin)
 
@@ -110,15 +116,18 @@ def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
     """Whether somebody asks for a checkpoint now: by a signal, or to change the job's size; and when it is to stop.
 
     True until this process saves (``Checkpointer.save``), or calls ``checkpoint_done``. With ``step``, as in
-    ``should_stop``, the ranks agree: it is True at one step, the same on all ranks, once for each request.
+    ``should_stop``, the ranks agree: it is True at one step, the same on all ranks, once for each request; and SIGTERM
+    does nothing any more, as there.
 
     >>> should_checkpoint(), should_checkpoint(1000)
     (False, False)
     """
     client = _client()
-    is_told = client.is_told_to_stop()
     if step is None:
-        return is_told or bool(client.wanted)
+        return client.is_told_to_stop() or bool(client.wanted)
+    if not client.leaves_by_itself:
+        client.leave_by_itself()
+    is_told = client.is_told_to_stop()
     return (is_told or client.has_request) and client.agreed_steps.should_checkpoint(step, margin)
 
 
@@ -177,6 +186,14 @@ class _Client:
         self.wanted: set[str] = set()
         """Those of them, or of earlier ones, that this process has not answered by a checkpoint."""
         self.tells_taken = False
+        self.leaves_by_itself = not self._path
+        """It does not die of the stop signal; or without an agent, which sends none."""
+
+    def leave_by_itself(self) -> None:
+        """See ``_stop_signal``."""
+        from ._stop_signal import leave_by_itself
+
+        self.leaves_by_itself = leave_by_itself()
 
     def progress(self, step: int) -> None:
         now = time.monotonic()
