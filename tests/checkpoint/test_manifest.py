@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -178,3 +179,27 @@ def test_a_name_that_is_allowed_stays_within_the_folder(name: str) -> None:
 
     if file_name_fault(name) is None:
         assert os.path.normpath(os.path.join("/x/y", name)).startswith("/x/y/")
+
+
+@pytest.mark.parametrize("saved_at", [10**400, -1e300, 1e300, -1])
+def test_a_time_that_is_none_is_refused(saved_at: float) -> None:
+    with pytest.raises(UnreadableManifest, match="when or by which job"):
+        decode(altered(saved_at=saved_at))
+
+
+def test_a_huge_world_without_parts_costs_nothing() -> None:
+    tracemalloc.start()
+    try:
+        assert decode(altered(world_size=10_000_000, parts=[])).world_size == 10_000_000
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "no list of all parts was made"
+    finally:
+        tracemalloc.stop()
+
+
+def test_meta_that_cannot_be_written_is_refused_before() -> None:
+    itself: dict[str, Any] = {}
+    itself["more"] = [itself]
+    with pytest.raises(ValueError, match="meta is nested too deeply, or holds itself"):
+        json_value(itself, "meta")
+    with pytest.raises(ValueError, match=r"meta\['n'\] has more digits"):
+        json_value({"n": 10**5000}, "meta")

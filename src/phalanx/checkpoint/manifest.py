@@ -34,6 +34,9 @@ VERSION = 1
 MANIFEST_BYTES_MAX = 256 * 1024 * 1024  # a million files; more is damage, or not ours
 SIZE_MAX = 2**63 - 1  # of a file, on any file system
 WORLD_MAX = 10_000_000
+SAVED_AT_MAX = 2**40  # seconds; a manifest is damaged, or none of ours, rather than so late
+META_DEPTH_MAX = 100
+META_INT_BITS_MAX = 14_000  # Python reads and prints whole numbers of up to 4300 digits
 NAME_BYTES_MAX = 4000  # PATH_MAX is 4096, and the folder has a name, too
 DIGITS = {"xxh3_128": 32, "sha256": 64, "md5": 32}  # hexadecimal digits of a checksum
 _LAYOUTS = ("whole", "per-node", "sharded")
@@ -184,8 +187,10 @@ def file_name_fault(name: object) -> str | None:
     return "has the manifest's name" if name == MANIFEST else None
 
 
-def json_value(value: object, where: str) -> Any:
+def json_value(value: object, where: str, depth: int = 0) -> Any:
     """``value`` as JSON gives it back (a tuple is a list). Raises ``TypeError`` or ``ValueError`` that say where.
+
+    ``depth``: how deep it is in another value.
 
     >>> json_value({"lr": (0.1, 2)}, "meta")
     {'lr': [0.1, 2]}
@@ -196,18 +201,22 @@ def json_value(value: object, where: str) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
+        if value.bit_length() > META_INT_BITS_MAX:
+            raise ValueError(f"{where} has more digits than a number in JSON can have; save a string")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ValueError(f"{where} is {value}, for which JSON has no word; save None, or a string")
         return float(value)
+    if depth > META_DEPTH_MAX and isinstance(value, list | tuple | Mapping):
+        raise ValueError(f"{where.partition('[')[0]} is nested too deeply, or holds itself")
     if isinstance(value, list | tuple):
-        return [json_value(item, f"{where}[{index}]") for index, item in enumerate(value)]
+        return [json_value(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
                 raise TypeError(f"{where} has the key {key!r}; keys in JSON are strings")
-        return {key: json_value(item, f"{where}[{key!r}]") for key, item in value.items()}
+        return {key: json_value(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
     raise TypeError(f"{where} is of type {type(value).__name__}, which JSON cannot hold")
 
 
@@ -226,12 +235,13 @@ def _manifest(value: dict[str, Any]) -> Manifest:
         raise UnreadableManifest(f"has checksums of an unknown kind, {algorithm!r}")
     world_size = _check_int(value["world_size"], "world_size", 1, WORLD_MAX)
     parts = value["parts"]
-    if not isinstance(parts, list) or parts not in ([], [part_name(rank) for rank in range(world_size)]):
+    if not isinstance(parts, list) or (parts and not _are_parts(parts, world_size)):
         raise UnreadableManifest(f"has other parts than its world size of {world_size} says")
     files, meta, saved_at = value["files"], value["meta"], value["saved_at"]
     if not isinstance(files, dict) or not isinstance(meta, dict) or value["layout"] not in _LAYOUTS:
         raise UnreadableManifest("garbles its files, its meta or its layout")
-    if not isinstance(saved_at, int | float) or not isinstance(value["run_id"], str):
+    is_time = isinstance(saved_at, int | float) and 0 <= saved_at <= SAVED_AT_MAX
+    if not is_time or not isinstance(value["run_id"], str):
         raise UnreadableManifest("garbles when or by which job it was saved")
     found = {
         name: _file(name, FileRecord(file["size"], file["checksum"], file.get("algorithm", algorithm)))
@@ -254,6 +264,10 @@ def _manifest(value: dict[str, Any]) -> Manifest:
     )
 
 
+def _are_parts(parts: list[Any], world_size: int) -> bool:
+    return len(parts) == world_size and all(part == part_name(rank) for rank, part in enumerate(parts))
+
+
 def _file(name: object, file: FileRecord) -> FileRecord:
     fault = file_name_fault(name)
     if fault:
@@ -274,7 +288,7 @@ def _file_json(file: FileRecord, usual: str) -> dict[str, Any]:
 
 def _check_int(value: object, name: str, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise UnreadableManifest(f"has {value!r} as its {name}")
+        raise UnreadableManifest(f"has {repr(value)[:40]} as its {name}")
     return value
 
 
