@@ -17,6 +17,8 @@ from tests.checkpoint.scenarios import content, flip_a_bit, save, writer
 from phalanx.checkpoint import CannotCheck, Checkpointer, CheckpointError, NoGoodStep, SaveFailed
 from phalanx.checkpoint.files import RealFiles
 from phalanx.checkpoint.naming import step_name
+from phalanx.checkpoint.reading import read as read_checked
+from phalanx.checkpoint.shelf import Shelf
 
 
 def weights(folder: Path) -> None:
@@ -500,3 +502,67 @@ def test_large_files_are_read_by_threads_with_the_same_checksums(quick_folder: P
     found = checksums_of(kinds, THREADS_FROM_BYTES, RealFiles())
     assert [found[path] for path in paths] == [checksum_of(path, "xxh3_128", RealFiles()) for path in paths]
     assert isinstance(found[missing], FileNotFoundError)
+
+
+def test_a_reader_never_sees_two_saves_of_a_step(quick_folder: Path) -> None:
+    checkpointer = Checkpointer(quick_folder)
+    checkpointer.save(7, {"one": 1, "two": 1})
+    versions = iter((2, 3))
+
+    def read_slowly(saved: Any) -> set[str]:
+        first = (saved.folder / "one.json").read_text()
+        if version := next(versions, None):
+            Checkpointer(quick_folder).save(7, {"one": version, "two": version})
+        return {first, (saved.folder / "two.json").read_text()}
+
+    loaded = checkpointer.load_latest(read_slowly)
+    assert loaded is not None
+    assert len(loaded.value) == 1
+    assert "3" in loaded.value.pop()
+
+
+def test_a_step_that_is_removed_while_it_is_loaded_is_looked_for_again(quick_folder: Path) -> None:
+    trainer = Checkpointer(quick_folder, keep=1)
+    trainer.save(1, weights)
+    steps = iter((2, 3))
+
+    def read_slowly(saved: Any) -> bytes:
+        if step := next(steps, None):
+            trainer.save(step, weights)
+        return read(saved)
+
+    loaded = Checkpointer(quick_folder).load_latest(read_slowly)
+    assert loaded is not None
+    assert (loaded.step, loaded.value) == (3, b"1234")
+
+
+def test_one_of_several_ranks_does_not_read_another_save_than_the_others(quick_folder: Path) -> None:
+    shelf = Shelf(quick_folder)
+    Checkpointer(quick_folder).save(7, weights)
+    assert shelf.check(7) == []
+    Checkpointer(quick_folder).save(7, weights)
+    with pytest.raises(CheckpointError, match="while rank 1 loaded it"):
+        read_checked(shelf, 7, read, 1, 2)
+
+
+def test_a_child_that_the_writer_forked_removes_nothing(quick_folder: Path) -> None:
+    def forks(folder: Path) -> None:
+        weights(folder)
+        if not (child := os.fork()):
+            raise InterruptedError("the child leaves")
+        os.waitpid(child, 0)
+        if child_pid[0] != os.getpid():
+            return
+        with pytest.raises(BlockingIOError):
+            RealFiles().lock(folder, exclusive=True)  # the child did not let go of it
+
+    child_pid = [os.getpid()]
+    try:
+        Checkpointer(quick_folder).save(1, forks)
+    except SaveFailed:
+        if child_pid[0] == os.getpid():
+            raise
+    finally:
+        if child_pid[0] != os.getpid():
+            os._exit(0)
+    assert Checkpointer(quick_folder).load(1, read).value == b"1234"

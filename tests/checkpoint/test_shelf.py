@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, cast
 
 import pytest
 from tests.checkpoint.scenarios import flip_a_bit, save
 
-from phalanx.checkpoint import CannotCheck, NoGoodStep
+from phalanx.checkpoint import CannotCheck, NoGoodStep, Problem
+from phalanx.checkpoint.changing import changing
 from phalanx.checkpoint.files import Lock, RealFiles
 from phalanx.checkpoint.mounts import is_local, kind_of
 from phalanx.checkpoint.naming import step_name
-from phalanx.checkpoint.shelf import Shelf
+from phalanx.checkpoint.shelf import Shelf, refused
 
 
 @pytest.fixture
@@ -304,3 +311,120 @@ def test_the_file_system_of_a_folder_is_that_of_the_innermost_mount(path: str, k
 def test_memory_is_a_file_system_of_this_machine() -> None:
     assert is_local(Path("/dev/shm"))
     assert not is_local(Path("/proc/self"))
+
+
+def test_a_folder_behind_symbolic_links_is_that_folder(quick_folder: Path) -> None:
+    (quick_folder / "disk/runs").mkdir(parents=True)
+    (quick_folder / "scratch").symlink_to("disk")
+    (quick_folder / "link").symlink_to("scratch/runs")
+    for number, folder in enumerate(("scratch/new", "scratch/runs", "link")):
+        save(quick_folder / folder, number)
+        assert number in Shelf(quick_folder / folder).steps()
+    assert Shelf(quick_folder / "disk/runs").steps() == [1, 2]
+
+
+class MayNotList(RealFiles):
+    """As where parents may be entered, but not listed."""
+
+    def __init__(self, parent: Path) -> None:
+        self.parent = parent
+
+    def sync_folder(self, path: Path) -> None:
+        if path == self.parent:
+            raise PermissionError(13, "Permission denied", str(path))
+        super().sync_folder(path)
+
+
+def test_a_parent_that_may_not_be_listed_is_no_obstacle(
+    quick_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (quick_folder / "mine").mkdir()
+    save(quick_folder / "mine", 1, files=MayNotList(quick_folder))
+    assert not caplog.records
+    save(quick_folder / "new", 1, files=MayNotList(quick_folder))
+    assert "may be gone after a power loss" in caplog.text
+
+
+def test_a_manifest_is_read_in_small_pieces(folder: Path) -> None:
+    class Few(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            assert size is not None
+            assert 0 < size < 1 << 20, "no more is allocated than is there"
+            return super().read(min(size, 100))
+
+    class FewBytes(RealFiles):
+        def opened(self, path: Path) -> BinaryIO:
+            return cast("BinaryIO", Few(path))
+
+    assert Shelf(folder, FewBytes()).look(3).step == 3
+
+
+def test_a_handler_that_interrupts_who_holds_the_lock_does_not_wait_for_it(folder: Path) -> None:
+    class Interrupted(RealFiles):
+        waits = 0
+
+        def lock(self, path: Path, *, exclusive: bool) -> Lock:
+            try:
+                return super().lock(path, exclusive=exclusive)
+            except BlockingIOError:
+                self.waits += 1
+                raise OSError(errno.EDEADLK, "it would wait for itself") from None
+
+    files = Interrupted()
+    shelf = Shelf(folder, files)
+    with changing(shelf.folder, files):
+        save(folder, 9, files=files)
+    assert files.waits == 0
+    assert 9 in shelf.steps()
+    with changing(shelf.folder, files), pytest.raises(BlockingIOError):
+        RealFiles().lock(shelf.folder, exclusive=True)
+
+
+class Meanwhile(RealFiles):
+    """Calls something when a file of this name is opened, ``times`` times."""
+
+    def __init__(self, name: str, do: Callable[[], object], times: int = 1) -> None:
+        self.name, self.do, self.times = name, do, times
+
+    def opened(self, path: Path) -> BinaryIO:
+        if path.name == self.name and self.times > 0:
+            self.times -= 1
+            self.do()
+        return super().opened(path)
+
+
+def test_a_step_that_is_replaced_while_it_is_checked_is_not_damaged(folder: Path) -> None:
+    def replace() -> None:
+        save(folder, 3, "a longer version")
+
+    shelf = Shelf(folder, Meanwhile("weights", replace))
+    assert shelf.check(3) == []
+    assert shelf.look(3).meta == {"version": "a longer version"}
+    shelf.files = Meanwhile("manifest.json", lambda: save(folder, 3, "x"))
+    assert shelf.look(3).step == 3
+    shelf.files = Meanwhile("weights", replace, times=1000)
+    with pytest.raises(CannotCheck, match="replaced all the time"):
+        shelf.check(3)
+
+
+def test_a_step_that_is_removed_while_it_is_checked_is_gone_and_not_damaged(folder: Path) -> None:
+    shelf = Shelf(folder, Meanwhile("weights", lambda: shutil.rmtree(folder / step_name(3))))
+    with pytest.raises(NoGoodStep, match="is not in"):
+        shelf.check(3)
+
+
+def test_names_of_files_do_nothing_to_a_terminal(folder: Path) -> None:
+    problem = Problem(7, "a\x1b[2J\nstep 7: fine", "is missing")
+    assert str(problem) == "step 7: a\\x1b[2J\\nstep 7: fine is missing"
+    assert str(refused(folder, [problem])).isprintable()
+
+
+def test_warnings_have_an_origin_where_no_logging_is_set_up() -> None:
+    script = "import logging; from phalanx.checkpoint.origin import log; {}; log.warning('step %d', 7)"
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script.format(setup)], capture_output=True, text=True, check=True
+        ).stderr
+        for setup in ("pass", "logging.basicConfig()")
+    ]
+    assert said == ["phalanx: checkpoints: step 7\n", "WARNING:phalanx.checkpoint:step 7\n"]

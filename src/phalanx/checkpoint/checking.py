@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 from phalanx.checkpoint.checksums import checksums_of
 from phalanx.checkpoint.exceptions import CannotCheck
@@ -26,12 +27,22 @@ from phalanx.checkpoint.manifest import (
     decode,
 )
 from phalanx.checkpoint.naming import MANIFEST
-from phalanx.checkpoint.saved import Problem
+from phalanx.checkpoint.saved import Problem, printable
 
-__all__ = ["Damaged", "Seen", "checksum_problems", "missing_problems", "read_manifest", "share_of", "tree"]
+__all__ = [
+    "Damaged",
+    "Seen",
+    "checksum_problems",
+    "missing_problems",
+    "read_all",
+    "read_manifest",
+    "share_of",
+    "tree",
+]
 
 _UNSURE = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE, errno.ETIMEDOUT)
 _MD5 = ".md5"
+_BLOCK_BYTES = 64 * 1024
 Seen = dict[str, os.stat_result]
 
 
@@ -65,7 +76,7 @@ def read_manifest(folder: Path, step: int, files: Files) -> Manifest:
     """
     try:
         with files.opened(folder / MANIFEST) as file:
-            data = file.read(MANIFEST_BYTES_MAX + 1)
+            data = read_all(file, MANIFEST_BYTES_MAX)
         manifest = decode(data)
     except FileNotFoundError:
         return _md5_manifest(folder, step, files)
@@ -81,6 +92,18 @@ def read_manifest(folder: Path, step: int, files: Files) -> Manifest:
     if manifest.step != step:
         raise Damaged(Problem(step, MANIFEST, f"is that of another step, {manifest.step}"))
     return manifest
+
+
+def read_all(file: BinaryIO, most: int) -> bytes:
+    """The content of a small file, in as many reads as it takes; of more than ``most`` bytes only that it is more.
+
+    One read of so many bytes would allocate them, and some file systems give less at once than is there.
+    """
+    blocks, size = [], 0
+    while size <= most and (block := file.read(_BLOCK_BYTES)):
+        blocks.append(block)
+        size += len(block)
+    return b"".join(blocks)
 
 
 def missing_problems(folder: Path, manifest: Manifest) -> list[Problem]:
@@ -191,7 +214,8 @@ def _md5(folder: Path, name: str, step: int, files: Files) -> str:
 
 def _problem(step: int, name: str, error: OSError) -> Problem:
     if error.errno in _UNSURE:
-        raise CannotCheck(f"step {step} cannot be checked: {error.filename or name}: {error.strerror}")
+        what = printable(f"{error.filename or name}: {error.strerror}")
+        raise CannotCheck(f"step {step} cannot be checked: {what}")
     if error.errno == errno.ENOENT:
         return Problem(step, name, "is missing")
     if error.errno in (errno.ELOOP, errno.EINVAL, errno.ENOTDIR, errno.EISDIR):

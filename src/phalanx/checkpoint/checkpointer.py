@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from phalanx.checkpoint.exceptions import NoGoodStep
+
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
@@ -86,11 +88,23 @@ class Checkpointer:
         ``NoGoodStep`` if there are steps, or were, and none can be used; newer ones that are passed over are set aside
         by the next ``save``, as after ``load``.
         """
-        step = self._saves.agreed_step()
-        if step is None:
-            self._saves.has_loaded(None)
-            return None
-        return self._read(step, reader)
+        from phalanx.checkpoint.holding import TRIES
+
+        before = self._steps_if_alone()
+        for left in reversed(range(TRIES)):
+            try:
+                step = self._saves.agreed_step()
+                if step is not None:
+                    return self._read(step, reader)
+                self._saves.has_loaded(None)
+                return None
+            except NoGoodStep:
+                # Another process has saved meanwhile, and removed what was looked at. One rank cannot look again alone.
+                now = self._steps_if_alone()
+                if not left or now <= before:
+                    raise
+                before = now
+        raise AssertionError("the last try returns or raises")
 
     def load(self, step: int, reader: Any = None) -> Loaded:
         """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at.
@@ -139,14 +153,22 @@ class Checkpointer:
         except Exception as late:  # noqa: BLE001 # the first error is the one to act on
             error.add_note(f"also, a save in the background failed: {late}")
 
+    def _steps_if_alone(self) -> set[int]:
+        from contextlib import suppress
+
+        found: set[int] = set()
+        if self._settings.world_size == 1:
+            with suppress(OSError):
+                found.update(self.steps())
+        return found
+
     def _read(self, step: int, reader: Any) -> Loaded:
-        from phalanx.checkpoint.saved import Loaded, read_by
+        from phalanx.checkpoint.reading import read
 
         settings = self._settings
-        saved = settings.shelf.saved(step, settings.shelf.look(step), settings.rank, settings.world_size)
-        value = read_by(reader, saved)
+        loaded = read(settings.shelf, step, reader, settings.rank, settings.world_size)
         self._saves.has_loaded(step)
-        return Loaded(step, saved.meta, value, saved)
+        return loaded
 
 
 def checked_step(step: object) -> int:

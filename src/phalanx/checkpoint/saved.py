@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 
 from phalanx.records import Struct
 
-__all__ = ["Loaded", "Problem", "Readable", "SavedStep", "Writable", "read_by", "writer_of"]
+__all__ = ["Loaded", "Problem", "Readable", "SavedStep", "Writable", "printable", "read_by", "writer_of"]
 
 
 class Writable(Protocol):
@@ -86,7 +86,20 @@ class Problem(Struct):
     is_damage: bool = True
 
     def __str__(self) -> str:
-        return f"step {self.step}: {self.file + ' ' if self.file else ''}{self.what}"
+        return printable(f"step {self.step}: {self.file + ' ' if self.file else ''}{self.what}")
+
+
+def printable(text: str) -> str:
+    r"""``text`` without what a terminal would obey, and without line feeds: names of files are anybody's.
+
+    >>> print(printable("a\x1b[2J\nstep 7"))
+    a\x1b[2J\nstep 7
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text
+    )
 
 
 def writer_of(state: object, part: int | None = None) -> Callable[[Path], None]:

@@ -7,15 +7,15 @@ under a lock on the folder; where locks do not reach, each single operation is s
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from phalanx.checkpoint import naming
+from phalanx.checkpoint.changing import changing
 from phalanx.checkpoint.checking import (
     Damaged,
     checksum_problems,
@@ -25,36 +25,35 @@ from phalanx.checkpoint.checking import (
     tree,
 )
 from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
-from phalanx.checkpoint.files import Files, Lock, RealFiles
+from phalanx.checkpoint.files import Files, RealFiles
+from phalanx.checkpoint.holding import TRIES, Hold
 from phalanx.checkpoint.listing import all_steps, is_folder, own_steps
 from phalanx.checkpoint.manifest import Manifest
-from phalanx.checkpoint.mounts import is_local
+from phalanx.checkpoint.origin import log
 from phalanx.checkpoint.placing import free_aside_name, place
-from phalanx.checkpoint.saved import Problem, SavedStep
+from phalanx.checkpoint.saved import Problem, SavedStep, printable
+from phalanx.checkpoint.tidying import tidied
 
 __all__ = ["Shelf", "log", "refused"]
 
-log = logging.getLogger("phalanx.checkpoint")
-
-_LOCK_WAIT_S = 10.0  # renames are short; who holds the lock for longer is stopped, and must not stop others
-_LEFT_AFTER_S = (
-    86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
-)
 
 Identity = tuple[int, int]  # device and inode
+_T = TypeVar("_T")
 
 
 class Shelf:
     """The checkpoints in ``folder``, which need not be there yet."""
 
     def __init__(self, folder: str | os.PathLike[str], files: Files | None = None) -> None:
-        self.folder = Path(os.path.abspath(folder))
+        self.folder = Path(os.path.realpath(folder))  # links on the way are followed once, here
         self.files: Files = RealFiles() if files is None else files
         self._is_ensured = False
+        self._checked: dict[int, Hold] = {}  # the step that was found good last
 
     def steps(self) -> list[int]:
         """The published steps, ascending; those that are damaged, too."""
-        return sorted(all_steps(self.folder))
+        found = all_steps(self.folder)
+        return sorted(found or all_steps(self.folder))  # a listing in the midst of renames may miss all
 
     def place(self, step: int) -> Path:
         """The folder of a step. Raises ``NoGoodStep`` if there is none."""
@@ -71,24 +70,44 @@ class Shelf:
 
         Raises ``NoGoodStep`` that names the file and what is wrong, or ``CannotCheck``.
         """
-        folder = self.place(step)
-        manifest, problems = self._structure(folder, step)
-        if manifest is None or problems:
-            raise refused(folder, problems)
-        return manifest
+
+        def structure(folder: Path) -> Manifest | list[Problem]:
+            manifest, problems = self._structure(folder, step)
+            return problems if manifest is None or problems else manifest
+
+        seen, hold = self._steadily(step, structure)
+        if isinstance(seen, list):
+            raise refused(hold.folder, seen)
+        return seen
 
     def check(self, step: int, *, share: tuple[int, int] | None = None) -> list[Problem]:
         """All that is wrong with a step. Reads all of its files; with ``share=(index, count)`` a part of them.
 
-        Raises ``NoGoodStep`` if it is not there, ``CannotCheck`` if nobody can tell.
+        What is found is of one folder: if another process replaces it meanwhile, the new one is looked at. Raises
+        ``NoGoodStep`` if it is not there, ``CannotCheck`` if nobody can tell.
         """
-        folder = self.place(step)
-        manifest, problems = self._structure(folder, step)
-        if manifest is None:
-            return problems
-        wrong = {problem.file for problem in problems}
-        names = [name for name in share_of(manifest.files, share) if name not in wrong]
-        return [*problems, *checksum_problems(folder, manifest, names, self.files)]
+
+        def content(folder: Path) -> list[Problem]:
+            manifest, problems = self._structure(folder, step)
+            if manifest is None:
+                return problems
+            wrong = {problem.file for problem in problems}
+            names = [name for name in share_of(manifest.files, share) if name not in wrong]
+            return [*problems, *checksum_problems(folder, manifest, names, self.files)]
+
+        self._checked = {}
+        problems, hold = self._steadily(step, content)
+        if not problems:
+            self._checked = {step: hold}
+        return problems
+
+    def checked(self, step: int) -> Hold | None:
+        """The folder that ``check`` found good, if that was the last step that it was asked about; asked once."""
+        return self._checked.pop(step, None)
+
+    def is_still(self, step: int, hold: Hold) -> bool:
+        """Whether a step is this very folder."""
+        return self.identity(step) == hold.identity
 
     def saved(self, step: int, manifest: Manifest, rank: int = 0, world_size_now: int = 1) -> SavedStep:
         """What a reader, which is ``rank``, gets of a step that was looked at."""
@@ -110,7 +129,7 @@ class Shelf:
         None: it is not one of ours, cannot be renamed (a folder that is only read), or is not ``identity`` any more
         because another process has replaced it.
         """
-        with self.changing():
+        with changing(self.folder, self.files):
             try:
                 folder = self.place(step)
             except NoGoodStep:
@@ -140,7 +159,7 @@ class Shelf:
         The steps of ``supersedes`` that are still the same folders are set aside right before: training has gone on
         from an older one, and would otherwise resume from them.
         """
-        with self.changing():
+        with changing(self.folder, self.files):
             if still_wanted is not None:
                 still_wanted()
             self._supersede(supersedes or {})
@@ -166,7 +185,7 @@ class Shelf:
         gone: list[int] = []
         doomed: list[Path] = []
         try:
-            with self.changing():
+            with changing(self.folder, self.files):
                 own = own_steps(self.folder)
                 for step in self._not_needed(own, keep, just):
                     doomed.append(self._doom(self.folder / own[step]))
@@ -189,8 +208,11 @@ class Shelf:
             names = [name for name in os.listdir(self.folder) if name.startswith(".step-")]
             if not names:
                 return
-            with self.changing():
-                doomed = [path for name in sorted(names) for path in self._tidied(name, run_id, round_number)]
+            doomed: list[Path] = []
+            with changing(self.folder, self.files):
+                for name in sorted(names):
+                    path = tidied(self.folder, name, self.files, self._doom, run_id, round_number)
+                    doomed += [] if path is None else [path]
                 if doomed:  # nothing is deleted before it is on the disk that it has no step's name
                     self.files.sync_folder(self.folder)
         except FileNotFoundError:
@@ -216,8 +238,17 @@ class Shelf:
         if missing or not self._is_ensured:
             # Also when it was there: who made it may have been killed before this.
             for path in (*missing, self.folder):
-                self.files.sync_folder(path.parent)
+                self._sync_parent(path, is_new=path in missing)
             self._is_ensured = True
+
+    def _sync_parent(self, path: Path, *, is_new: bool) -> None:
+        try:
+            self.files.sync_folder(path.parent)
+        except PermissionError:  # it may be entered, but not listed, as /home and /scratch of many sites
+            if is_new:
+                log.warning(
+                    "%s may not be read, so %s may be gone after a power loss", path.parent, path.name
+                )
 
     def discard(self, folder: Path) -> None:
         """Remove a folder of ours that no step's name points to. Never raises."""
@@ -244,30 +275,22 @@ class Shelf:
                 "are" if moved[1:] else "is",
             )
 
-    @contextmanager
-    def changing(self) -> Iterator[None]:
-        """While this is held, no other process on this machine changes names in the folder.
-
-        It is waited for, but not for ever: what is done under it is safe without it, and only less tidy.
-        """
-        lock = self._lock()
-        try:
-            yield
-        finally:
-            if lock is not None:
-                lock.release()
-
-    def _lock(self) -> Lock | None:
-        ends_at = time.monotonic() + _LOCK_WAIT_S
-        while True:
+    def _steadily(self, step: int, look: Callable[[Path], _T]) -> tuple[_T, Hold]:
+        """What ``look`` finds in a step, and in which folder: from its beginning to its end the same one."""
+        for _ in range(TRIES):
             try:
-                return self.files.lock(self.folder, exclusive=True)
-            except BlockingIOError:
-                if time.monotonic() > ends_at:
-                    return None
-                time.sleep(0.01)
-            except OSError:
-                return None  # a folder that is not there, or may not be read, says so where it is used
+                hold = Hold(self.place(step))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            try:
+                found = look(hold.folder)
+            except CannotCheck:
+                if self.is_still(step, hold):
+                    raise
+                continue
+            if self.is_still(step, hold):
+                return found, hold
+        raise CannotCheck(f"step {step} in {self.folder} cannot be checked: it is replaced all the time")
 
     def _structure(self, folder: Path, step: int) -> tuple[Manifest | None, list[Problem]]:
         try:
@@ -293,53 +316,6 @@ class Shelf:
         except (NoGoodStep, CannotCheck):
             return False
         return True
-
-    def _tidied(self, name: str, run_id: str, round_number: int) -> list[Path]:
-        """What is to be deleted of this entry, under its last name. Finishes a replacement that was cut off."""
-        path = self.folder / name
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return []  # not ours, whatever its name
-        if naming.is_doomed(name):
-            return [path]
-        step = naming.replaced_step(name)
-        if step is not None:
-            final = self.folder / naming.step_name(step)
-            if os.path.lexists(final):
-                return [self._doom(path)]
-            self.files.rename(path, final)
-            self.files.sync_folder(self.folder)
-            return []
-        token = naming.staging_token(name)
-        if token is None:
-            return []
-        if (
-            naming.is_of_round(token, run_id, round_number)
-            and self._has_parts(path)
-            and not self._is_old(path)
-        ):
-            return []  # a rank on another machine may write there, whose lock is not seen here
-        try:
-            lock = self.files.lock(path, exclusive=True)
-        except OSError:
-            return []  # somebody writes there, or it is gone
-        try:
-            is_left = (
-                naming.is_earlier(token, run_id, round_number)
-                or (lock.held and is_local(self.folder))
-                or self._is_old(path)
-            )
-            return [self._doom(path)] if is_left else []
-        finally:
-            lock.release()
-
-    def _has_parts(self, path: Path) -> bool:
-        """Whether ranks write there together, or are about to."""
-        names = os.listdir(path)
-        return not names or any(name.startswith(("rank-", "part-")) for name in names)
-
-    def _is_old(self, path: Path) -> bool:
-        changed = [os.lstat(path).st_mtime, *(status.st_mtime for status in tree(path).values())]
-        return max(changed) < time.time() - _LEFT_AFTER_S
 
     def _doom(self, path: Path) -> Path:
         doomed = self.folder / naming.doomed_name(path.name, os.urandom(4).hex())
@@ -385,8 +361,8 @@ def refused(folder: Path, problems: list[Problem]) -> NoGoodStep:
     """What to raise for a step that cannot be loaded."""
     first = problems[0]
     more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    what = f"{first.file + ' ' if first.file else ''}{first.what}{more}"
-    return NoGoodStep(f"step {first.step} cannot be loaded: {what} (in {folder})")
+    what = printable(f"{first.file + ' ' if first.file else ''}{first.what}")
+    return NoGoodStep(f"step {first.step} cannot be loaded: {what}{more} (in {printable(str(folder))})")
 
 
 def _unless_gone(remove: Callable[[Path], None], path: Path) -> None:
@@ -395,4 +371,4 @@ def _unless_gone(remove: Callable[[Path], None], path: Path) -> None:
 
 
 def _said(error: OSError) -> str:
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))

@@ -21,7 +21,7 @@ from phalanx.checkpoint.checking import Seen, tree
 from phalanx.checkpoint.exceptions import SaveFailed
 from phalanx.checkpoint.files import Lock
 from phalanx.checkpoint.manifest import FileRecord, Manifest, PartRecord, encode, file_name_fault, joined
-from phalanx.checkpoint.saved import writer_of
+from phalanx.checkpoint.saved import printable, writer_of
 from phalanx.checkpoint.shelf import Shelf
 
 __all__ = ["Staging"]
@@ -53,6 +53,7 @@ class Staging:
         supersedes: Mapping[int, tuple[int, int] | None] | None = None,
     ) -> None:
         self.step = step
+        self._process = os.getpid()
         self.part = part
         self.is_begun_by_all = False  # of a sharded save whose ranks first agreed that all are about to write
         self._shelf = shelf
@@ -167,6 +168,8 @@ class Staging:
 
         Never raises; after ``publish`` it does nothing.
         """
+        if os.getpid() != self._process:
+            return  # a child that the writer forked: the step, and the lock, are its parent's
         # Is it the folder that was opened? After an exchange that could not be undone the old step has its name.
         if self._lock is not None and not self.part and _is_same(self.folder, self._lock):
             self._shelf.discard(self.folder)
@@ -174,7 +177,7 @@ class Staging:
 
     def release(self) -> None:
         """Let go of the folder: once all have, it is somebody's to tidy."""
-        if self._lock is not None:
+        if self._lock is not None and os.getpid() == self._process:
             self._lock.release()
             self._lock = None
 
@@ -257,7 +260,7 @@ class Staging:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> SaveFailed:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        what = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what += f"; free some space for {self._shelf.folder}, or keep fewer steps"
         return SaveFailed(f"step {self.step} was not saved: {what}")
