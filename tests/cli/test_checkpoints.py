@@ -112,3 +112,17 @@ def test_ages_and_sizes_are_for_people() -> None:
 def test_the_page_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoints", "--help"]) == 0
     assert capsys.readouterr().out.startswith("usage: phalanx checkpoints [--verify]")
+
+
+def test_one_step_is_no_folder_of_steps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["checkpoints", str(folder / "step-000000100")]) == 2
+    assert f"is one step; give the folder that it is in: '{folder}'" in capsys.readouterr().err
+
+
+def test_a_folder_whose_steps_are_all_set_aside_is_not_good(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "step-000000050.bad").mkdir()
+    assert main(["checkpoints", str(tmp_path)]) == 0
+    assert "no steps but those that were set aside" in capsys.readouterr().out
+    assert main(["checkpoints", "--verify", str(tmp_path)]) == 1

@@ -42,6 +42,7 @@ def main(words: Sequence[str]) -> int:
     from phalanx.checkpoint.shelf import Shelf
 
     shelf = Shelf(folder)
+    _refuse_step(shelf, folder)
     try:
         steps = shelf.steps()
     except OSError as error:
@@ -54,6 +55,8 @@ def main(words: Sequence[str]) -> int:
     else:
         show(table(rows, aside, time.time()))
     states = {row["state"] for row in rows} if "--verify" in flags else set()
+    if "--verify" in flags and aside and not rows:
+        return 1  # there were steps, and none can be loaded
     return 1 if "bad" in states else 3 if "unknown" in states else 0
 
 
@@ -73,7 +76,8 @@ too), "bad", or "unknown": it cannot be checked here, and may well be good.
   -h, --help  print this page
 
 Ends with 0; with 2 for a mistake on the command line; with --verify also with
-1 if a step is bad, or else with 3 if one cannot be checked here.
+1 if a step is bad, or if all were set aside, or else with 3 if one cannot be
+checked here.
 """
 
 
@@ -90,10 +94,19 @@ def table(rows: Sequence[dict[str, Any]], aside: Sequence[str], now: float) -> s
         text += ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         text += [problem for row in rows for problem in row["problems"]]
     else:
-        text.append("no steps")
+        text.append("no steps but those that were set aside" if aside else "no steps")
     if aside:
         text.append(f"set aside, and not loaded: {', '.join(aside)}")
     return "\n".join(text) + "\n"
+
+
+def _refuse_step(shelf: Shelf, folder: str) -> None:
+    """A step within a folder of checkpoints was given for the folder."""
+    from phalanx.checkpoint.naming import MANIFEST, is_aside, is_own
+
+    path = shelf.folder
+    if is_own(path.name) or is_aside(path.name) or (path / MANIFEST).is_file():
+        raise UsageError(f"{folder!r} is one step; give the folder that it is in: {str(path.parent)!r}")
 
 
 def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
