@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.checkpoint.thread_ranks import seeing
 
 from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
 from phalanx.checkpoint.exceptions import NoPeers
@@ -81,7 +82,7 @@ def test_ranks_resume_and_save_and_their_store_is_bounded(stores: MakeStore) -> 
         def run(circle: Circle, step: int = step) -> Any:
             if step % 3 == 0:
                 number = circle.next_number()
-                resumption = circle.hold(number, resume(circle.me, range(step)), lambda _: Finding())
+                resumption = circle.hold(number, seeing(range(step), resume(circle.me)), lambda _: Finding())
                 return resumption.step
 
             def publish(request: Request) -> None:
@@ -110,7 +111,7 @@ def test_a_rank_that_never_comes_is_named_by_the_others(stores: MakeStore) -> No
 def test_one_rank_needs_no_store() -> None:
     circle = Circle(find_peers(None, 1), Member(0, 1), LIMIT_S, name="c")
     number = circle.next_number()
-    assert circle.hold(number, resume(circle.me, [3, 4]), lambda _: Finding()).step == 4
+    assert circle.hold(number, seeing([3, 4], resume(circle.me)), lambda _: Finding()).step == 4
     assert circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None) is None
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from phalanx.checkpoint import Checkpointer
+from phalanx.checkpoint.agreement import List, Listing, Request
 
 LIMIT_S = 60.0
 
@@ -50,3 +51,14 @@ def together(ranks: Ranks, run: Callable[[Checkpointer], Any]) -> list[Any]:
 
     with ThreadPoolExecutor(len(ranks)) as pool:
         return [future.result(LIMIT_S) for future in [pool.submit(settled, rank) for rank in ranks]]
+
+
+def seeing(steps: Iterable[int], talk: Generator[Request, Any, Any]) -> Generator[Request, Any, Any]:
+    """What a rank says whose folder has these steps."""
+    answer: Any = None
+    while True:
+        try:
+            request = talk.send(answer)
+        except StopIteration as end:
+            return end.value
+        answer = Listing(tuple(steps)) if isinstance(request, List) else (yield request)

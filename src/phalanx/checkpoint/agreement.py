@@ -8,14 +8,14 @@ first whose patience ends. All ranks hear the same decision. The number of messa
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from phalanx.records import Struct
 
 __all__ = [
-    "BadStep", "Check", "Count", "Finding", "Hear", "Member", "Number", "Publish", "Request", "Resumption", "Tell",
-    "absent", "begin_save", "difference", "finish_save", "load", "resume",
+    "BadStep", "Check", "Count", "Finding", "Hear", "List", "Listing", "Local", "Member", "Number", "Publish",
+    "Request", "Resumption", "Tell", "absent", "begin_save", "difference", "finish_save", "load", "resume",
 ]  # fmt: skip
 
 STEPS_MAX = (
@@ -73,11 +73,32 @@ class Finding(Struct):
     file: str = ""
 
 
+class List(Struct):
+    """Name the steps of this rank's folder; those of ``wanted``, which another rank sees, may come into view late.
+
+    The answer is a ``Listing``.
+    """
+
+    wanted: tuple[int, ...] = ()
+
+
+class Listing(Struct):
+    """The steps whose structure is good here, or why they cannot be told.
+
+    ``sees``: what else is there, steps that were set aside; whoever sees something must not begin anew unknowingly.
+    """
+
+    steps: tuple[int, ...] = ()
+    sees: str = ""
+    fault: str | None = None
+
+
 class Publish(Struct):
     """Make the step visible. The answer: why that failed, or nothing."""
 
 
-Request = Count | Number | Tell | Hear | Check | Publish
+Local = Check | List | Publish  # what is no matter of the store
+Request = Count | Number | Tell | Hear | Local
 
 
 class Member(Struct):
@@ -111,23 +132,24 @@ class Resumption(Struct):
     is_unsure: bool = False  # because nobody can tell whether a step is good
 
 
-def resume(
-    me: Member, steps: Iterable[int], fault: str | None = None, *, sees: str = ""
-) -> Generator[Request, Any, Resumption]:
-    """Agree on the newest of ``steps``, those whose structure is good here, that every rank can read.
+def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resumption]:
+    """Agree on the newest step, of those whose structure is good, that every rank can read.
 
     All ranks look at one step at a time, the newest of those that all see, so that a good newest step is the only one
     that is read. ``fault``: why this rank cannot even tell its steps; then nobody resumes, and all hear the reason.
-    ``sees``: what else is there, steps that were set aside; whoever sees something must not begin anew unknowingly.
     """
-    mine = sorted(set(steps), reverse=True)[:STEPS_MAX] if fault is None else []
+    decided, listing = yield from _come(me, {"do": "resume"}, "resume", fault)
+    if decided.get("error") is not None:
+        return Resumption(None, (), 0, "", str(decided["error"]), bool(decided.get("unsure")))
+    mine = sorted(set(listing.steps), reverse=True)[:STEPS_MAX]
     for step in mine:
         yield Count(f"can/{step}")
-    text = f"step {mine[0]}" if mine else sees
+    text = f"step {mine[0]}" if mine else listing.sees
     if (yield Count("some" if text else "none")) == 1:
         yield Tell("example" if text else "counterexample", {"text": f"rank {me.rank} sees {text or 'none'}"})
-    said: dict[str, Any] = {"do": "resume", "fault": _short(fault)}
-    decided = yield from _meet(me, "", said, "resume" if fault is None else None, _common(me, mine))
+    said: dict[str, Any] = {"do": "list", "fault": _short(listing.fault)}
+    same = "listed" if listing.fault is None else None
+    decided = yield from _meet(me, "listed/", said, same, _common(me, mine))
     seen_by, example = int(decided.get("seen_by", 0)), str(decided.get("example", ""))
     bad: list[BadStep] = []
     step_taken: int | None = None
@@ -151,9 +173,12 @@ def resume(
 
 def load(me: Member, step: int, fault: str | None = None) -> Generator[Request, Any, Resumption]:
     """Look at this very step, all ranks together, each at its share. ``fault``: why this rank cannot."""
-    found = Finding(_short(fault)) if fault is not None else (yield Check(step))
-    said = {"do": "load", "step": step, "fault": _short(found.why), "unsure": found.is_unsure}
-    decided = yield from _meet(me, "", said, f"load {step}" if found.why is None else None, _good)
+    said: dict[str, Any] = {"do": "load", "step": step}
+    decided, _ = yield from _come(me, said, f"load {step}", fault, only=step)
+    if decided.get("error") is None:
+        found: Finding = yield Check(step)
+        said |= {"fault": _short(found.why), "unsure": found.is_unsure}
+        decided = yield from _meet(me, "checked/", said, "good" if found.why is None else None, _good)
     error = decided.get("error")
     is_unsure = bool(decided.get("unsure"))
     return Resumption(None if error else step, (), 0, "", error, is_unsure)
@@ -184,6 +209,28 @@ def finish_save(
     phase = "written/" if begun else ""
     decided = yield from _meet(me, phase, said, f"save {step}" if fault is None else None, settle)
     return decided.get("error")
+
+
+def _come(
+    me: Member, said: Mapping[str, Any], same: str, fault: str | None, *, only: int | None = None
+) -> Generator[Request, Any, tuple[Mapping[str, Any], Listing]]:
+    """Wait until all ranks have come to this load, and then list the steps.
+
+    Who does not write returns from a save at once, and may come here while the step is still being written; who writes
+    comes when it is there. On a network file system others may see it later: they are told what rank 0 sees.
+    """
+    listing = Listing((), "", fault) if fault is not None else (yield List())
+
+    def settle() -> Generator[Request, Any, dict[str, Any]]:
+        first = yield Hear("said/0", is_patient=False)
+        return {"steps": first["steps"] if first else [], "error": None}
+
+    steps = [step for step in sorted(listing.steps)[-STEPS_MAX:] if only is None or step == only]
+    said = {**said, "fault": _short(listing.fault), "steps": steps}
+    decided = yield from _meet(me, "", said, same if listing.fault is None else None, settle)
+    if decided.get("error") is None:
+        listing = yield List(tuple(decided["steps"]) if me.place == 0 else ())
+    return decided, listing
 
 
 def _meet(

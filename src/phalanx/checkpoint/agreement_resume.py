@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from typing import Any
 
 from phalanx.checkpoint import naming
-from phalanx.checkpoint.agreement import BadStep, Check, Finding, Publish, Resumption, load, resume
+from phalanx.checkpoint.agreement import (
+    BadStep,
+    Check,
+    Finding,
+    List,
+    Listing,
+    Local,
+    Resumption,
+    load,
+    resume,
+)
 from phalanx.checkpoint.checking import Damaged, checksum_problems, missing_problems, read_manifest
 from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError, NoGoodStep
 from phalanx.checkpoint.peers import Circle
@@ -17,6 +28,9 @@ __all__ = ["agreed_load", "agreed_step"]
 
 log = logging.getLogger("phalanx.checkpoint")
 
+_LATE_S = (
+    30.0  # network file systems show another node's new folder within seconds: NFS caches names for up to 30
+)
 _ASK_RANKS = "Is it one folder for all ranks? If each node has its own, per_node=True says so. "
 _GOOD_HERE = (
     "; the rank that looked once more saw no damage, and left it: look at the machine of the one that did"
@@ -40,24 +54,23 @@ def agreed_step(
     is never decided here.
     """
     identities: dict[int, tuple[int, int] | None] = {}
+    listing = Listing()
 
-    def look(request: Check | Publish) -> Finding:
+    def look(request: Local) -> Finding | Listing:
+        nonlocal listing
+        if isinstance(request, List):
+            listing = _listing(shelf, request.wanted, circle.timeout_s)
+            return listing
         assert isinstance(request, Check)
         identities[request.step] = shelf.identity(request.step)
         return _finding(shelf, request.step, share)
 
-    steps: list[int] = []
-    sees = ""
-    if fault is None:
-        try:
-            steps = shelf.steps()
-            sees = "" if steps else _set_aside(shelf)
-        except OSError as error:
-            fault = CheckpointError(f"the steps in {shelf.folder} cannot be listed: {error}")
     said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = circle.hold(circle.next_number(), resume(circle.me, steps, said, sees=sees), look)
+    agreed = circle.hold(circle.next_number(), resume(circle.me, said), look)
     if fault is not None:
         raise fault
+    if listing.fault is not None:
+        raise CheckpointError(listing.fault)
     if agreed.error is not None:
         kind = CannotCheck if agreed.is_unsure else CheckpointError
         raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
@@ -72,6 +85,19 @@ def agreed_step(
             "remove the folder, or give another one"
         )
     return agreed.step
+
+
+def _listing(shelf: Shelf, wanted: tuple[int, ...], timeout_s: float) -> Listing:
+    """The steps in the folder; looks again for a while if the newest one that another rank sees is not among them."""
+    ends_at = time.monotonic() + min(_LATE_S, timeout_s / 2)  # the others wait for this rank
+    try:
+        while True:
+            steps = shelf.steps()
+            if not wanted or max(wanted) in steps or time.monotonic() > ends_at:
+                return Listing(tuple(steps), "" if steps else _set_aside(shelf))
+            time.sleep(0.1)
+    except OSError as error:
+        return Listing(fault=f"the steps in {shelf.folder} cannot be listed: {error}")
 
 
 def _set_aside(shelf: Shelf) -> str:
@@ -96,7 +122,9 @@ def agreed_load(
     ``fault``: what this rank must raise instead; all others are told.
     """
 
-    def look(_: Check | Publish) -> Finding:
+    def look(request: Local) -> Finding | Listing:
+        if isinstance(request, List):
+            return _listing(shelf, request.wanted, circle.timeout_s)
         return _finding(shelf, step, share)
 
     said = None if fault is None else str(fault) or type(fault).__name__

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar, cast
 
-from phalanx.checkpoint.agreement import Check, Count, Hear, Member, Number, Publish, Request, Tell
+from phalanx.checkpoint.agreement import Count, Hear, Local, Member, Number, Request, Tell
 from phalanx.checkpoint.exceptions import NoPeers
 from phalanx.errors import channel
 
@@ -168,7 +168,7 @@ class Circle:
             _circles[me.rank] = int(name) + 1
         self.me = me
         self._peers = peers
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._name = name
         self._number = 0
         self._word = ""
@@ -183,7 +183,7 @@ class Circle:
         self,
         number: int,
         conversation: Generator[Request, Any, _T],
-        act: Callable[[Check | Publish], Any],
+        act: Callable[[Local], Any],
     ) -> _T:
         """Hold a conversation; ``act`` answers what is no matter of the store. Raises ``NoPeers``."""
         left: list[str] = []
@@ -195,7 +195,7 @@ class Circle:
                     request = conversation.send(answer)
                 except StopIteration as end:
                     return cast("_T", end.value)
-                if isinstance(request, Check | Publish):
+                if isinstance(request, Local):
                     answer = act(request)
                     continue
                 answer = self._answer(f"{self._name}/{number}/", request, left)
@@ -236,7 +236,7 @@ class Circle:
         """The message, with patience. A thread that outlives the exception of the main one has little: this process
         has failed, and only its end tells the agent, which then ends the ranks that are waited for.
         """
-        ends_at = time.monotonic() + self._timeout_s
+        ends_at = time.monotonic() + self.timeout_s
         while True:
             now = time.monotonic()
             last_s = ends_at - now if _failed_at is None else min(ends_at, _failed_at + _FAILED_S) - now

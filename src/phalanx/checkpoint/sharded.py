@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from phalanx.checkpoint.agreement import Check, Publish, Request, begin_save, finish_save
+from phalanx.checkpoint.agreement import Local, Request, begin_save, finish_save
 from phalanx.checkpoint.exceptions import SaveFailed
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import PartRecord
@@ -100,7 +100,7 @@ class Sharded:
         step = staging.step
         is_publisher = False
 
-        def act(_: Check | Publish) -> str | None:
+        def act(_: Local) -> str | None:
             nonlocal is_publisher
             try:
                 self._publish(staging, number)
@@ -156,7 +156,7 @@ class Sharded:
         self,
         number: int,
         conversation: Generator[Request, Any, str | None],
-        act: Callable[[Check | Publish], str | None] | None = None,
+        act: Callable[[Local], str | None] | None = None,
     ) -> str | None:
         self.has_spoken = True
         return self.circle.hold(number, conversation, act or _never)
@@ -224,7 +224,7 @@ def is_collective(state: object) -> bool:
     return bool(getattr(state, "is_collective", False))
 
 
-def _never(_: Check | Publish) -> str | None:
+def _never(_: Local) -> str | None:
     raise AssertionError("who has a fault is never asked to publish")
 
 

@@ -1,0 +1,111 @@
+"""Ranks that do not write return from a save at once: a load that follows is about what the writer has saved all the
+same."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoint.thread_ranks import LIMIT_S, Ranks, Shared, together
+
+from phalanx.checkpoint import Checkpointer
+
+
+@pytest.fixture
+def store() -> Shared:
+    return Shared()
+
+
+@pytest.fixture
+def ranks(tmp_path: Path, store: Shared) -> Callable[..., Ranks]:
+    def make(count: int, per_node: int = 0, **options: Any) -> Ranks:
+        made = [
+            Checkpointer(
+                tmp_path / (f"node{rank // per_node}" if per_node else "steps"),
+                per_node=bool(per_node),
+                rank=rank,
+                local_rank=rank % (per_node or count),
+                world_size=count,
+                store=store,
+                timeout_s=LIMIT_S,
+                **options,
+            )
+            for rank in range(count)
+        ]
+        for one in made:
+            one._saves._circle()._name = "c"
+        return made
+
+    return make
+
+
+def _writer(store: Shared, others: list[int]) -> Callable[[Path], None]:
+    """Writes when the ``others`` have come to the load that follows, and only wait."""
+
+    def write(folder: Path) -> None:
+        ends_at = time.monotonic() + LIMIT_S
+        while not all(any(key.endswith(f"said/{rank}") for key in store.values) for rank in others):
+            assert time.monotonic() < ends_at
+            time.sleep(0.001)
+        (folder / "weights").write_bytes(b"1")
+
+    return write
+
+
+def _files(saved: Any) -> list[str]:
+    return sorted(path.name for path in saved.folder.iterdir())
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("per_node", [0, 2])
+@pytest.mark.parametrize("is_latest", [True, False])
+def test_what_the_writer_saves_while_others_come_to_the_load_is_loaded_by_all(
+    ranks: Callable[..., Ranks], store: Shared, background: bool, per_node: int, is_latest: bool
+) -> None:
+    four = ranks(4, per_node, background=background)
+    others = [rank for rank in range(4) if not four[rank]._settings.writes]
+
+    def run(rank: Checkpointer) -> int:
+        rank.save(7, _writer(store, others))
+        loaded = rank.load_latest(_files) if is_latest else rank.load(7, _files)
+        assert loaded is not None
+        return loaded.step
+
+    assert together(four, run) == [7] * 4
+
+
+@pytest.mark.parametrize("is_latest", [True, False])
+def test_a_step_that_comes_late_into_a_ranks_view_is_waited_for(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, is_latest: bool
+) -> None:
+    two = ranks(2)
+    two[0].save(7, lambda folder: (folder / "weights").write_bytes(b"1"))
+    steps, looks = two[1]._settings.shelf.steps, list[int]()
+
+    def late() -> list[int]:
+        looks.append(1)
+        return steps() if len(looks) > 4 else []
+
+    monkeypatch.setattr(two[1]._settings.shelf, "steps", late)
+    found = together(two, lambda rank: rank.load_latest(_files) if is_latest else rank.load(7, _files))
+    assert [each.step for each in found] == [7, 7]
+    assert len(looks) > 4
+
+
+def test_a_step_that_nobody_sees_is_not_waited_for(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two = ranks(2)
+    two[0].save(7, lambda folder: (folder / "weights").write_bytes(b"1"))
+    steps, looks = two[1]._settings.shelf.steps, list[int]()
+
+    def counted() -> list[int]:
+        looks.append(1)
+        return steps()
+
+    monkeypatch.setattr(two[1]._settings.shelf, "steps", counted)
+    assert all("cannot be loaded" in str(error) for error in together(two, lambda rank: rank.load(8)))
+    assert len(looks) == 2
