@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.chaos.guard import Guard
+from phalanx.chaos.hold import Held, hold
 from phalanx.chaos.jobs import Agent, Process, Worker, descendants, open_process, same_job
 from phalanx.chaos.progress import Progress
 from phalanx.chaos.sockets import ESTABLISHED, LISTENING, connections, sockets_of
@@ -77,6 +78,7 @@ def test_a_guard_outlives_its_killed_parent_and_heals(
     program = """
 import os, signal, sys
 from phalanx.chaos.guard import Guard
+from phalanx.chaos.hold import Held, hold
 fd = os.pidfd_open(int(sys.argv[1]))
 with Guard(1000.0, last=lambda: open(sys.argv[2], "x").close()) as guard:
     guard.take(fd)
@@ -91,6 +93,22 @@ with Guard(1000.0, last=lambda: open(sys.argv[2], "x").close()) as guard:
     while not mark.exists():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_a_process_is_held_by_one_until_the_guard_of_a_dead_one_has_healed(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    process = Process(sleeper.pid, start_ticks_of(sleeper.pid) or 0)
+    pidfd = os.pidfd_open(sleeper.pid)
+    with Guard(LIMIT_S) as guard:
+        lock = hold(process)
+        guard.take(pidfd, lock)
+        sleeper.send_signal(signal.SIGSTOP)
+        os.close(lock)
+        with pytest.raises(Held, match="another phalanx chaos"):
+            hold(process)
+    os.close(hold(process))
+    os.close(pidfd)
 
 
 def test_a_process_is_opened_by_number_and_start_time(sleeper: subprocess.Popen[bytes]) -> None:

@@ -218,6 +218,36 @@ def test_a_slowed_worker_has_its_share_of_the_time(launch: Launch, script: Scrip
     still_for_s(pid, 0.5)
 
 
+def test_a_worker_that_another_chaos_has_stopped_is_waited_for(beating: Job, chaos: Start) -> None:
+    pid = pids(beating)[1]
+    words = ("--rank", 1, "--job", beating.process.pid)
+    first = chaos("stop", "--for", "1000s", *words)
+    first.said(r"stopped rank 1 .* for 1000 s")
+
+    second = chaos("slow", "--for", "0.5s", *words)
+    second.said(rf"waiting: pid {pid} is in the hands of another phalanx chaos")
+    assert is_stopped(state_of(pid))
+
+    first.process.kill()
+    second.said(r"at full speed again: rank 1 ")
+    assert second.wait() == 0
+    assert sum("waiting" in line for line in second.lines) == 1
+
+
+def test_a_worker_that_a_person_has_stopped_is_not_continued(beating: Job, chaos: Start) -> None:
+    pid = pids(beating)[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_state(pid, is_stopped)
+        stopper = chaos("stop", "--for", "0.1s", "--rank", 1, "--job", beating.process.pid)
+        stopper.said(rf"waiting: pid {pid} is stopped already, and not by chaos")
+        stopper.process.terminate()
+        assert stopper.wait() == 128 + signal.SIGTERM
+        assert is_stopped(state_of(pid))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def cpu_time_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -21,7 +21,7 @@ class Acts:
     """Does what ``orders`` say. ``did``: told of each act, when it is done or has begun; ``say``: of how it ended.
 
     ``waiting_for``: how an act waits that is over when all of these processes are. Both methods raise
-    ``PermissionError``, ``OSError`` and ``Uncuttable`` when nothing was done.
+    ``PermissionError``, ``OSError``, ``Uncuttable`` and ``Held`` when nothing was done.
     """
 
     def __init__(

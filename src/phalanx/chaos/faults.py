@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from phalanx.chaos.guard import Guard
+from phalanx.chaos.hold import Held, hold
 from phalanx.chaos.jobs import Process, descendants, open_process, signal_process
 from phalanx.records import Struct
 
@@ -56,9 +57,14 @@ class _Troop:
         self._with_children = with_children
         self._roots = list(roots)
         self._known: dict[Process, int] = {}
+        self._locks: list[int] = []
 
     def find(self) -> bool:
-        """Look for those who are new; whether there were any. Raises ``BrokenPipeError`` when the guard has healed."""
+        """Look for those who are new; whether there were any.
+
+        Raises ``BrokenPipeError`` when the guard has healed, and ``Held`` for a root that is somebody else's. What has
+        descended from one, and is somebody else's, is left alone.
+        """
         before = len(self._known)
         for root in self._roots:
             for process in descendants(root.process) if self._with_children else (root.process,):
@@ -67,8 +73,16 @@ class _Troop:
                 fd = open_process(process)
                 if fd is None:
                     continue
+                try:
+                    lock = hold(process)
+                except (Held, OSError) as reason:
+                    os.close(fd)
+                    if isinstance(reason, Held) and process == root.process:
+                        raise
+                    continue
                 self._known[process] = fd
-                if not self._guard.take(fd):
+                self._locks.append(lock)
+                if not self._guard.take(fd, lock):
                     raise BrokenPipeError
         return len(self._known) > before
 
@@ -86,7 +100,10 @@ class _Troop:
     def close(self) -> None:
         for fd in self._known.values():
             os.close(fd)
+        for lock in self._locks:
+            os.close(lock)
         self._known.clear()
+        self._locks.clear()
 
 
 @contextlib.contextmanager
@@ -110,7 +127,7 @@ def stopped(
 ) -> None:
     """Stop these processes for so long, then continue them; ``begun`` is called when they stand still.
 
-    Raises ``PermissionError``; they run again then.
+    Raises ``PermissionError``; they run again then. Raises ``Held`` when one is somebody else's; nothing was done.
     """
     with _troop(roots, for_s + SLACK_S, with_children=with_children) as troop:
         troop.stop(scan=with_children)
@@ -124,7 +141,7 @@ def slowed(
 ) -> None:
     """Let these processes and their children run for ``share`` (0 to 1) of the time, for so long.
 
-    Raises ``PermissionError``; they run as usual then.
+    Raises ``PermissionError``; they run as usual then. Raises ``Held`` when one is somebody else's.
     """
     with contextlib.suppress(BrokenPipeError), _troop(roots, for_s + SLACK_S, with_children=True) as troop:
         until = time.monotonic() + for_s

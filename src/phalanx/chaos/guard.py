@@ -58,10 +58,13 @@ class Guard:
             theirs.close()
         self._pidfd = os.pidfd_open(self._pid)
 
-    def take(self, pidfd: int) -> bool:
-        """Have this process continued at the end; the descriptor is copied. False: it heals already, stop nobody."""
+    def take(self, pidfd: int, *keep: int) -> bool:
+        """Have this process continued at the end; descriptors are copied. False: it heals already, stop nobody.
+
+        ``keep``: one more descriptor, that of its lock, which is open until it is continued.
+        """
         try:
-            socket.send_fds(self._link, [b"+"], [pidfd])
+            socket.send_fds(self._link, [b"+"], [pidfd, *keep])
         except OSError:
             return False
         return True
@@ -137,6 +140,6 @@ def _wait(link: socket.socket, held: list[int], limit_at: float) -> bool:
     left_s = limit_at - time.monotonic()
     if left_s <= 0 or not select.select([link], [], [], left_s)[0]:
         return False
-    packet, fds, _, _ = socket.recv_fds(link, 1, 1)
-    held += fds
+    packet, fds, _, _ = socket.recv_fds(link, 1, 2)  # what comes with it is open until we end
+    held += fds[:1]
     return bool(packet)

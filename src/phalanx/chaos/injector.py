@@ -17,6 +17,7 @@ from phalanx.chaos import sentences
 from phalanx.chaos.acts import Acts
 from phalanx.chaos.cut import Uncuttable, store_connections, why_no_cut
 from phalanx.chaos.faults import Opened, Wait
+from phalanx.chaos.hold import Held
 from phalanx.chaos.jobs import Job, find_jobs
 from phalanx.chaos.orders import Orders
 from phalanx.chaos.plan import Act, NotHere, Step, steps
@@ -326,7 +327,7 @@ class _Injector:
             return self._acts.on_workers([one for one in job.workers if one.rank in ranks])
         except NotHere as reason:
             return str(reason)
-        except Uncuttable as reason:
+        except (Uncuttable, Held) as reason:
             return str(reason)
         except PermissionError:
             raise Mistaken("a process of the job may not be signalled by this user") from None
