@@ -75,7 +75,7 @@ def test_who_connects_and_says_nothing_keeps_no_probe_out(idle: int) -> None:
 
 def test_the_one_that_has_said_nothing_for_the_longest_makes_room() -> None:
     async def fill() -> tuple[bytes, int]:
-        async with HealthEndpoint(0, lambda: 0, [].append) as endpoint:
+        async with HealthEndpoint(0, lambda: 0, lambda _: None) as endpoint:
             ones = [await asyncio.open_connection("localhost", endpoint.port) for _ in range(CONNECTIONS_MAX)]
             ones.append(await asyncio.open_connection("localhost", endpoint.port))
             first = await ones[0][0].read()
