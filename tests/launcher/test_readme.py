@@ -132,7 +132,7 @@ LINK = re.compile(r"\]\(([\w./-]+\.md)")
 
 def test_the_training_that_is_shown_is_the_one_in_the_examples() -> None:
     (shown,) = re.findall(
-        r"^```python\n(.*?)^```$", section("A training that goes on where it was"), re.DOTALL | re.MULTILINE
+        r"^```py\n(.*?)^```$", section("A training that goes on where it was"), re.DOTALL | re.MULTILINE
     )
     lines = [line for line in shown.splitlines() if line.strip() != "..."]
     places = [(ROOT / "examples/ddp/train.py").read_text().splitlines().index(line) for line in lines]
