@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from phalanx.checkpoint.background import Background, is_written_at_once, snapshot_of
-from phalanx.checkpoint.exceptions import StillSaving
+from phalanx.checkpoint.exceptions import SaveFailed, StillSaving
 
 LIMIT_S = 60.0
 
@@ -154,6 +154,56 @@ def test_a_save_that_waits_for_itself_is_refused() -> None:
     saves.put(1, saves.wait)
     with pytest.raises(Exception, match="cannot wait for itself"):
         saves.wait(LIMIT_S)
+
+
+def test_a_writer_that_saves_by_its_own_checkpointer_is_refused_and_not_waited_for() -> None:
+    saves = Background(1)
+    saves.put(1, saves.make_room)
+    with pytest.raises(Exception, match="cannot save by the checkpointer that has called it"):
+        saves.wait(LIMIT_S)
+    saves.make_room()
+
+
+@pytest.mark.parametrize("end", [SystemExit(0), KeyboardInterrupt()])
+def test_a_writer_that_ends_its_thread_has_failed_and_does_not_end_the_program(end: BaseException) -> None:
+    def leave() -> None:
+        raise end
+
+    saves = Background(1)
+    saves.put(7, leave)
+    with pytest.raises(SaveFailed, match=f"step 7 was not saved: .*{type(end).__name__}"):
+        saves.wait(LIMIT_S)
+
+
+def test_where_no_thread_can_be_started_saves_are_done_in_the_foreground(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    saves, done = Background(1), list[str]()
+    with monkeypatch.context() as limited:
+        # What a limit on processes does: not to be set for root.
+        limited.setattr("threading._start_new_thread", _no_thread)
+        saves.put(1, lambda: done.append(threading.current_thread().name))
+        assert done == ["MainThread"]
+        assert "step 1 is saved in the foreground" in caplog.text
+        saves.wait(0)
+        with pytest.raises(ZeroDivisionError):
+            saves.put(2, lambda: 1 / 0)
+        saves.make_room()
+        with pytest.raises(Exception, match="cannot wait for itself"):
+            saves.put(3, saves.wait)
+        with pytest.raises(KeyboardInterrupt):
+            saves.put(4, _interrupt)
+    saves.put(5, lambda: done.append(threading.current_thread().name))
+    saves.wait(LIMIT_S)
+    assert done == ["MainThread", "phalanx-checkpoint"]
+
+
+def _no_thread(*_: object, **__: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 def test_a_snapshot_does_not_follow_what_training_does() -> None:

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from phalanx.checkpoint.exceptions import CheckpointError, StillSaving
+from phalanx.checkpoint.exceptions import CheckpointError, SaveFailed, StillSaving
 
 TYPE_CHECKING = False  # as in phalanx.errors
 
 if TYPE_CHECKING:
+    import logging
     import threading
 
 __all__ = ["Background", "is_written_at_once", "snapshot_of"]
@@ -54,7 +55,15 @@ class Background:
         return self._changed
 
     def make_room(self, *, raise_error: bool = True) -> None:
-        """Wait until one more save has room; raises the error of an earlier one."""
+        """Wait until one more save has room; raises the error of an earlier one.
+
+        Who is called by a save in the background would wait for itself: ``CheckpointError``.
+        """
+        if self._is_own_thread():
+            raise CheckpointError(
+                "a writer in the background cannot save by the checkpointer that has called it: it would wait for "
+                "itself"
+            )
         changed = self._here()
         with changed:
             changed.wait_for(lambda: len(self._waiting) < self._room or (raise_error and self._error))
@@ -62,20 +71,32 @@ class Background:
             self.raise_error()
 
     def put(self, step: int, save: Callable[[], object]) -> None:
-        """Have ``save`` called after those that were put before. Never waits: ``make_room`` does."""
+        """Have ``save`` called after those that were put before. Does not wait, ``make_room`` does; but where no thread
+        can be started (a limit on processes, the end of the interpreter) it is done here and now, with its errors.
+        """
         import threading
 
         with self._here():
             self._waiting.append((step, save))
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._save_all, name="phalanx-checkpoint", daemon=False
-                )
+            if self._thread is not None:
+                return
+            self._thread = threading.Thread(target=self._save_all, name="phalanx-checkpoint", daemon=False)
+            try:
                 self._thread.start()
+            except RuntimeError as error:
+                self._thread = threading.current_thread()
+                why = str(error)
+            else:
+                return
+        _log().warning(
+            "no thread for saves in the background (%s): step %d is saved in the foreground", why, step
+        )
+        self._save_all(is_thread=False)
+        self.raise_error()
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until all is saved; raises the error of a save, or ``StillSaving`` when the time is over."""
-        if self._thread is not None and self._is_own_thread():
+        if self._is_own_thread():
             raise CheckpointError("a save in the background cannot wait for itself")
         ends_at = None if timeout_s is None else time.monotonic() + timeout_s
         changed = self._here()
@@ -101,9 +122,9 @@ class Background:
     def _is_own_thread(self) -> bool:
         import threading
 
-        return threading.current_thread() is self._thread
+        return self._thread is not None and threading.current_thread() is self._thread
 
-    def _save_all(self) -> None:
+    def _save_all(self, *, is_thread: bool = True) -> None:
         changed = self._changed
         while True:
             with changed:
@@ -112,11 +133,13 @@ class Background:
                     self._thread = None
                     changed.notify_all()
                     return
-                self._saving, save = self._waiting.popleft()
+                step, save = self._waiting.popleft()
+                self._saving = step
                 changed.notify_all()
             try:
                 save()
-            except BaseException as error:  # noqa: BLE001 # the border: it is raised where the program can see it
+            except BaseException as raised:  # noqa: BLE001 # the border: it is raised where the program can see it
+                error = _of_thread(step, raised) if is_thread else raised
                 with changed:
                     is_first = self._error is None
                     if is_first:
@@ -126,6 +149,15 @@ class Background:
                 if not is_first:
                     _say(error)
             del save  # it holds a copy of the state
+
+
+def _of_thread(step: int, error: BaseException) -> BaseException:
+    """What the program is to hear of. The end of a thread is not that of the program, least of all a good one."""
+    if isinstance(error, Exception):
+        return error
+    failure = SaveFailed(f"step {step} was not saved: its writer, in the background, raised {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def is_written_at_once(state: object) -> bool:
@@ -216,6 +248,10 @@ def _say_unclaimed() -> None:
 
 
 def _say(error: BaseException) -> None:
+    _log().error("a save in the background failed: %s", error)
+
+
+def _log() -> logging.Logger:
     import logging
 
-    logging.getLogger("phalanx.checkpoint").error("a save in the background failed: %s", error)
+    return logging.getLogger("phalanx.checkpoint")
