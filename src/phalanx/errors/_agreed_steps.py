@@ -7,9 +7,10 @@ could split the ranks.
 
 from __future__ import annotations
 
+import os
 import time
 
-from ._connection import Connection, number_of, value_of
+from ._connection import Connection, value_of
 from ._step_agreement import COMPARE_SET, COUNT, StepAgreement
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import channel
+    from .ranks import Ranks
 
 __all__ = ["AgreedSteps"]
 
@@ -33,15 +35,17 @@ _CAUSES_WITHOUT_HOPE = frozenset(("failure", "loss"))  # some rank will not come
 class AgreedSteps:
     """Two agreements: on a step to stop at, and on steps for checkpoints. ``path`` is the agent's socket."""
 
-    def __init__(self, client: channel._Client, path: str, world_size: int) -> None:
+    def __init__(self, client: channel._Client, path: str, ranks: Ranks) -> None:
         import _thread
 
         self._client = client
         self._path = path
         self._lock = _thread.allocate_lock()
         self._connection: Connection | None = None
-        self._stop = StepAgreement("phalanx/agree/stop", max(world_size, 1))
-        self._checkpoint = StepAgreement("phalanx/agree/checkpoint", max(world_size, 1))
+        self._rank = ranks.rank
+        who = ranks.world_size, ranks.rank, _new_name()
+        self._stop = StepAgreement("phalanx/agree/stop", *who)
+        self._checkpoint = StepAgreement("phalanx/agree/checkpoint", *who)
         self._is_stopped = False
         self._stops_at: float | None = None  # if the ranks do not agree before
         self._has_values = True
@@ -166,8 +170,12 @@ class AgreedSteps:
             self._said.add(kind)
             import logging
 
-            rank = number_of("RANK")
-            logging.getLogger("phalanx").warning("rank %d %s", rank, sentence)
+            logging.getLogger("phalanx").warning("rank %d %s", self._rank, sentence)
+
+
+def _new_name() -> str:
+    """No other process of this rank has it, nor had one that has ended."""
+    return f"{os.getpid()} {os.urandom(4).hex()}"
 
 
 def _packed(text: str | None) -> str | None:

@@ -40,6 +40,8 @@ class Connection:
     def __init__(self, path: str, timeout_s: float) -> None:
         import _socket
 
+        from .ranks import own_ranks
+
         self.socket: socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._rest = b""
         self._timeout_s = timeout_s
@@ -50,9 +52,9 @@ class Connection:
                 {
                     "v": 1,
                     "type": "hello",
-                    # With a virtual local rank LOCAL_RANK is 0 in every worker, and the true one is told beside it.
+                    # As the agent counts: whatever the script has made of its ranks.
                     "local_rank": number_of("PHALANX_LOCAL_RANK", "LOCAL_RANK"),
-                    "rank": number_of("RANK"),
+                    "rank": own_ranks().rank,
                     "pid": os.getpid(),
                     "round": number_of("PHALANX_ROUND"),
                 },

@@ -7,6 +7,8 @@ another rank. Why it is right however far ranks are apart, and what breaks it: d
 
 from __future__ import annotations
 
+import math
+
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
 if TYPE_CHECKING:
@@ -19,10 +21,10 @@ COUNT, COMPARE_SET, HEAR = "add", "compare_set", "get"
 """Questions. ``(COUNT, key)`` adds one and has the sum; ``(COMPARE_SET, key, expected, desired)`` and ``(HEAR, key)``
 have the text that is there then, or None."""
 
-NOW = -1
+NOW = -math.inf
 """Stands for the step where no rank is to wait for another any more: one of them has ended."""
 
-_OPEN, _AT = "open", "at"
+_OPEN, _AT, _NOW = "open", "at", "now"
 
 
 class StepAgreement:
@@ -30,12 +32,17 @@ class StepAgreement:
 
     Agreements follow each other: number ``k`` is under ``<prefix>/<k>``. Its ``line`` is ``open <step>`` until there is
     a decision, and then ``at <step>`` for ever, each with the requests that it is about. The step of an open line only
-    grows. No rank that has joined passes a step beyond it, so the decision, a later step, is ahead of all.
+    grows. No rank that has joined passes a step beyond it, so the decision, a later step, is ahead of all. Steps are
+    any whole numbers that grow.
+
+    ``process`` is the name of this process: a second one with the same ``rank`` takes part, and is not counted.
     """
 
-    def __init__(self, prefix: str, world_size: int) -> None:
+    def __init__(self, prefix: str, world_size: int, rank: int = 0, process: str = "") -> None:
         self._prefix = prefix
         self._world_size = world_size
+        self._rank = rank
+        self._process = process
         self._number = 0
         self._open: dict[
             str, None
@@ -46,8 +53,8 @@ class StepAgreement:
         self._may_be_last = False  # the last to join; or an answer that was lost may have said so
         self._last: int | None = None  # the step of the last call since we joined
         self._before = 0  # and the step before that
-        self._decided: int | None = None
-        self.missed: tuple[int, int] | None = None
+        self._decided: float | None = None
+        self.missed: tuple[float, int] | None = None
         """(agreed, own): this rank went on without an answer, and the agreed step was past."""
 
     @property
@@ -109,8 +116,11 @@ class StepAgreement:
             )
             is_heard = True
         if not self._joined:
-            self._joined = self._may_be_last = True  # unless the sum says that others are to come
-            self._may_be_last = (yield (COUNT, f"{key}/ranks")) >= self._world_size
+            counted = yield (COMPARE_SET, f"{key}/ranks/{self._rank}", None, self._process)
+            self._joined = True
+            if counted == self._process:  # no other process stands for this rank
+                self._may_be_last = True  # unless the sum says that others are to come
+                self._may_be_last = (yield (COUNT, f"{key}/ranks")) >= self._world_size
         elif self._may_be_last and int((yield (HEAR, f"{key}/ranks")) or 0) < self._world_size:
             return
         if self._may_be_last:
@@ -140,14 +150,14 @@ class StepAgreement:
         self._line = self._decided = self._last = None
 
 
-def _read(line: str | None) -> tuple[bool, int, list[str]]:
+def _read(line: str | None) -> tuple[bool, float, list[str]]:
     """Whether it is decided, the step, and the requests."""
     if line is None:
         return False, NOW, []
     first, *requests = line.split("\n")
     word, _, step = first.partition(" ")
-    return word == _AT, int(step), requests
+    return word == _AT, NOW if step == _NOW else int(step), requests
 
 
-def _line(word: str, step: int, requests: Iterable[str]) -> str:
+def _line(word: str, step: float, requests: Iterable[str]) -> str:
     return "\n".join((f"{word} {step}", *dict.fromkeys(requests)))

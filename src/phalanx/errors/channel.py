@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 
-from ._connection import ANSWER_S, Connection, NoAgent, number_of, value_of
+from ._connection import ANSWER_S, Connection, NoAgent, value_of
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
 
@@ -230,8 +230,9 @@ class _Client:
         """This process's part in what the ranks agree on."""
         if self._agreed_steps is None:
             from ._agreed_steps import AgreedSteps
+            from .ranks import own_ranks
 
-            self._agreed_steps = AgreedSteps(self, self._path, number_of("WORLD_SIZE"))
+            self._agreed_steps = AgreedSteps(self, self._path, own_ranks())
         return self._agreed_steps
 
     def is_told_to_stop(self) -> bool:

@@ -54,7 +54,13 @@ def ranks(worker: Any, monkeypatch: Any) -> Iterator[Callable[[int], list[Rank]]
 
     def make(count: int) -> list[Rank]:
         monkeypatch.setenv("WORLD_SIZE", str(count))
-        made.extend(Rank() for _ in range(count))
+        for number in range(count):
+            monkeypatch.setenv("RANK", str(number))
+            made.append(Rank())
+            assert (
+                made[-1].client.agreed_steps is not None
+            )  # made while the environment says which rank it is
+        monkeypatch.setenv("RANK", "0")
         return made
 
     yield make

@@ -17,7 +17,7 @@ from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 __all__ = ["Wills"]
 
 WILL_BYTES_MAX = 4096
-_STOP, _DECIDED, _NOW = "phalanx/agree/stop/0/line", b"at ", b"at -1\nstop"
+_STOP, _DECIDED, _NOW = "phalanx/agree/stop/0/line", b"at ", b"at now\nstop"
 
 
 class Wills:
