@@ -294,7 +294,7 @@ def test_several_jobs_are_listed(launch: Launch, script: Script, chaos: Start) -
 
     assert refused.wait() == 2
     (line,) = refused.lines
-    assert re.match(r"phalanx: error: \d+ jobs are on this machine, name one with --job ID: ", line)
+    assert re.match(r"chaos: error: \d+ jobs are on this machine, name one with --job ID: ", line)
     for n, job in enumerate(jobs, 1):
         assert re.search(rf"several-{n} \(agent pid {job.process.pid}; rank 0; [^;]*train\.py\)", line)
         assert runs(state_of(job.told("begun")[0].pid))
@@ -314,7 +314,7 @@ def test_a_job_that_is_not_named_is_left_alone(
     assert refused.wait() == 2
     (line,) = refused.lines
     assert re.match(
-        rf"phalanx: error: it would {words[0]} .*, of a job that is not named: write --job ID, or ", line
+        rf"chaos: error: it would {words[0]} .*, of a job that is not named: write --job ID, or ", line
     )
     assert f"in-production (agent pid {job.process.pid}; rank 0; " in line
     assert runs(state_of(begun.pid))
@@ -343,7 +343,7 @@ def test_who_is_not_here_is_one_sentence(
     assert refused.wait() == 2
     (line,) = refused.lines
     assert line.startswith(
-        f"phalanx: error: {sentence}".replace("; --wait 60s waits for one, which", ", which")
+        f"chaos: error: {sentence}".replace("; --wait 60s waits for one, which", ", which")
     )
 
 
@@ -401,15 +401,13 @@ def test_a_command_whose_rank_is_not_there_is_told_to_stop(script: Script, chaos
     run = chaos("kill", "--rank", 9, *command(script("import time; time.sleep(1000)")))
 
     assert run.wait() == 2
-    assert run.lines[-1] == "phalanx: error: rank 9 is not on this machine, which has rank 0 of the job"
+    assert run.lines[-1] == "chaos: error: rank 9 is not on this machine, which has rank 0 of the job"
 
 
 def test_a_command_that_is_none_is_one_sentence(chaos: Start) -> None:
     run = chaos("kill", "--", "no-such-command-here")
     assert run.wait() == 2
-    assert run.lines == [
-        "phalanx: error: 'no-such-command-here' cannot be started: No such file or directory"
-    ]
+    assert run.lines == ["chaos: error: 'no-such-command-here' cannot be started: No such file or directory"]
 
 
 def test_a_signal_to_chaos_reaches_the_command(chaos: Start, script: Script) -> None:

@@ -214,13 +214,13 @@ def test_who_serves_the_store_cannot_be_cut_from_it(
     assert refused.wait() == 2
     (line,) = refused.lines
     assert line == (
-        f"phalanx: error: node 0 (agent pid {first.process.pid}) has no connection to a store elsewhere: it serves "
+        f"chaos: error: node 0 (agent pid {first.process.pid}) has no connection to a store elsewhere: it serves "
         "the store itself, or has it in memory or in a folder; cut another node; this machine also has node 1"
     )
     unnamed = chaos("cut", "--job", first.process.pid)
     assert unnamed.wait() == 2
     assert unnamed.lines == [
-        "phalanx: error: which node? This machine has nodes 0 and 1 of the job; say --node N or random"
+        "chaos: error: which node? This machine has nodes 0 and 1 of the job; say --node N or random"
     ]
     end(network, first, second)
 
@@ -247,7 +247,7 @@ def test_cut_needs_root_and_nft(tmp_path: Path) -> None:
     without = subprocess.run(words, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True)
     assert (without.returncode, without.stderr) == (
         2,
-        "phalanx: error: cut needs nft, which is not installed here (the package is called nftables)\n",
+        "chaos: error: cut needs nft, which is not installed here (the package is called nftables)\n",
     )
     if os.geteuid() == 0 and shutil.which("setpriv") and shutil.which("nft"):
         nobody = subprocess.run(
@@ -257,5 +257,5 @@ def test_cut_needs_root_and_nft(tmp_path: Path) -> None:
         )
         assert (nobody.returncode, nobody.stderr) == (
             2,
-            "phalanx: error: cut needs root, or the capability NET_ADMIN: it makes rules of nftables\n",
+            "chaos: error: cut needs root, or the capability NET_ADMIN: it makes rules of nftables\n",
         )

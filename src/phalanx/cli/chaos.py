@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -97,7 +98,18 @@ that chaos has started is told to stop then); 128+N stopped by signal N.
 
 
 def main(words: Sequence[str]) -> int:
-    """Do what the words ask for, and return the exit code. Raises ``UsageError``."""
+    """Do what the words ask for, and return the exit code.
+
+    Mistakes begin as all other lines of chaos do: those of its command stand beside them.
+    """
+    try:
+        return _main(words)
+    except UsageError as mistake:
+        print(f"chaos: error: {mistake}", file=sys.stderr)
+        return 2
+
+
+def _main(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         if not words:
             raise UsageError(f"chaos takes an act: {', '.join(ACTS)}; write {_USAGE}")
