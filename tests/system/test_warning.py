@@ -111,6 +111,34 @@ def test_workers_that_hear_of_the_warning_by_their_channel_are_not_named_and_the
     assert line == "phalanx: SIGUSR1 was not passed to local ranks 1, 3, which have no handler for it"
 
 
+def test_a_worker_that_asks_for_the_first_time_after_the_warning_is_not_named(
+    launch: Launch, script: Script
+) -> None:
+    train = script(
+        """
+        import os, sys, time
+        import phalanx, phalanx.errors.channel
+        from telling import tell
+
+        tell("ready")
+        while not os.path.exists("ask"):
+            time.sleep(0.01)
+        while not phalanx.should_stop(0):
+            time.sleep(0.01)
+        sys.exit(0)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 2, *WARNED, train)
+    job.told("ready", 2)
+    job.send(signal.SIGTERM)
+    job.printed("SIGUSR1 to 2 workers")
+
+    (job.folder / "ask").touch()
+
+    assert job.wait() == 143
+    assert b"not passed" not in job.stderr
+
+
 def test_a_second_signal_cuts_the_warning_short(launch: Launch, script: Script) -> None:
     train = script(
         """

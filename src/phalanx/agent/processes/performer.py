@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Processes"]
 
 DRAIN_BETWEEN_ROUNDS_S = 2.0  # a console that nobody reads must not keep a job from restarting
+NAMES_AFTER_S = 5.0  # who asks should_stop() for the first time after a warning hears of it then
 HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
 
 
@@ -92,6 +93,8 @@ class Processes:
             self._single_restarts = SingleRestarts(self, driver)
             self.perform.update(self._single_restarts.perform)
         self._are_asked = False  # the workers of this round were asked to stop
+        self._not_warned: set[int] = set()  # local ranks of this round, which are to be named soon
+        self._warned_by = 0
         self._told_of_terminal = ""
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
@@ -103,7 +106,7 @@ class Processes:
             SignalTree: self._signal_tree,
             SignalWorkers: self._signal_workers,
             SpawnWorkers: self._spawn_workers,
-            WarnWorkers: self._pass_on,
+            WarnWorkers: self._warn,
             **Stacks(self, driver, console, spec.watchdog).perform,
         }
         if spec.watchdog is not None:
@@ -140,6 +143,7 @@ class Processes:
         self._told.clear()
         self.progress = Progress()
         self._are_asked = False
+        self._not_warned.clear()
         if self._spec.debug_rank is not None:
             self._say_who_has_the_terminal(command.round)
         try:
@@ -190,6 +194,7 @@ class Processes:
         if codes := self.workers.reap():
             if self._spec.restore_terminal is not None and self.workers.terminal_rank in codes:
                 self._spec.restore_terminal()
+            self._not_warned -= codes.keys()
             for local_rank, code in codes.items():
                 self._on_exit(local_rank, code)
             self._driver.post(WorkersExited(codes))
@@ -211,6 +216,7 @@ class Processes:
 
     def _signal_workers(self, command: SignalWorkers) -> None:
         self._are_asked = True
+        self._say_not_warned()
         if self.workers is not None:
             self.workers.send_signal(command.signal)
 
@@ -232,11 +238,22 @@ class Processes:
                 "let it go; it may hold its devices until this machine is restarted"
             )
 
-    def _pass_on(self, command: PassOn | WarnWorkers) -> None:
+    def _warn(self, command: WarnWorkers) -> None:
+        if self.workers is not None:
+            self._not_warned = set(self.workers.pass_on(command.signal))
+            self._warned_by = command.signal
+            self._loop.call_later(NAMES_AFTER_S, self._say_not_warned)
+
+    def _say_not_warned(self) -> None:
+        left_out, self._not_warned = self._not_warned - set(self._connected()), set()
+        if left_out:
+            self._console.say(not_passed(self._warned_by, left_out))
+
+    def _pass_on(self, command: PassOn) -> None:
         if self.workers is None:
             return
         left_out = set(self.workers.pass_on(command.signal))
-        if isinstance(command, WarnWorkers) or command.signal in ASK_FOR_CHECKPOINT:
+        if command.signal in ASK_FOR_CHECKPOINT:
             left_out -= set(self._connected())  # they are told, and may look for it
         if left_out:
             self._console.say(not_passed(command.signal, left_out))
