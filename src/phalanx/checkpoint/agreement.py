@@ -15,7 +15,7 @@ from phalanx.records import Struct
 
 __all__ = [
     "BadStep", "Check", "Count", "Finding", "Hear", "List", "Listing", "Local", "Member", "Number", "Publish",
-    "Request", "Resumption", "Tell", "absent", "begin_save", "difference", "finish_save", "load", "resume",
+    "Request", "Resumption", "Tell", "absent", "begin_save", "difference", "finish_save", "leave", "load", "resume",
 ]  # fmt: skip
 
 STEPS_MAX = (
@@ -209,6 +209,15 @@ def finish_save(
     phase = "written/" if begun else ""
     decided = yield from _meet(me, phase, said, f"save {step}" if fault is None else None, settle)
     return decided.get("error")
+
+
+def leave(me: Member, step: int, fault: str, *, begun: bool = False) -> Generator[Request, Any, None]:
+    """Say that this rank ends instead of saving ``step``, and wait for nobody. ``begun``: as in ``finish_save``."""
+    phase = "written/" if begun else ""
+    yield Tell(f"{phase}said/{me.rank}", {"do": "save", "step": step, "fault": _short(fault)})
+    if (yield Count(f"{phase}done")) == me.world_size and (yield Count(f"{phase}decider")) == 1:
+        decided = yield from _differ(me, phase)
+        yield Tell(f"{phase}decided", {**decided, "all": True})
 
 
 def _come(

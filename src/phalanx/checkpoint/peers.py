@@ -209,6 +209,17 @@ class Circle:
                 self._left = []
             self._left += left
 
+    def leave(self, number: int, conversation: Generator[Request, Any, None]) -> None:
+        """Say the last words of who leaves a conversation; they are there until the round ends. Raises ``NoPeers``."""
+        answer: Any = None
+        while True:
+            try:
+                request = conversation.send(answer)
+            except StopIteration:
+                return
+            assert not isinstance(request, Local)
+            answer = self._answer(f"{self._name}/{number}/", request, [])
+
     def word(self) -> str:
         """A random word, the same in all ranks and another one in each round. Raises ``NoPeers``."""
         if self._word:

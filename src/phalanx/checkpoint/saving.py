@@ -191,6 +191,10 @@ class Saves:
             if not sharded.has_spoken:
                 self._refuse(sharded, number, step, error)
             raise
+        except BaseException as error:  # a signal handler that exits, say
+            if not sharded.has_spoken:
+                sharded.leave(number, step, error)
+            raise
 
     def _refuse(self, sharded: Sharded, number: int, step: int, error: BaseException) -> None:
         """Saves before this one are told first, also when they wait."""

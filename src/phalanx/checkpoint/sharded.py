@@ -13,10 +13,10 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
-from phalanx.checkpoint.agreement import Local, Request, begin_save, finish_save
-from phalanx.checkpoint.exceptions import SaveFailed
+from phalanx.checkpoint.agreement import Count, Local, Request, begin_save, finish_save, leave
+from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import PartRecord
 from phalanx.checkpoint.peers import Circle
@@ -52,6 +52,7 @@ class Sharded:
         self._marks = dict(marks)
         self.has_spoken = False  # the other ranks know, or cannot be reached
         self._staging: Staging | None = None
+        self._has_come = False  # this rank counts among those that have said how they have ended
         self._have_begun = False  # all ranks have said that they are about to write
 
     def save(self, number: int, step: int, state: object, meta: dict[str, Any]) -> bool:
@@ -70,7 +71,8 @@ class Sharded:
     def begin(self, number: int, step: int, state: object) -> Staging:
         """Let ``state`` write its files. If it ``is_collective``, all ranks first agree that all are about to write.
 
-        ``finish`` must follow; or, when this raises an ``Exception`` and ``has_spoken`` is not set, ``refuse``.
+        ``finish`` must follow; or, when this raises an ``Exception`` and ``has_spoken`` is not set, ``refuse``. Of what
+        is no ``Exception`` (this rank is about to end) the others are told here, as in ``finish``.
         """
         own: Exception | None = None
         try:
@@ -90,7 +92,9 @@ class Sharded:
                     self._say(number, finish_save(self.circle.me, step, _said(step, error), begun=True))
                 raise
         except BaseException as error:
-            if self.has_spoken or not isinstance(error, Exception):
+            if not isinstance(error, Exception):
+                self.leave(number, step, error)
+            elif self.has_spoken:
                 self._abandon(number, step)
             raise
         return self._staging
@@ -99,12 +103,14 @@ class Sharded:
         """Put what was written on the disk, and return when the step is visible; as ``save``."""
         step = staging.step
         is_publisher = False
+        end: BaseException | None = None  # of this process, or of its thread
 
         def act(_: Local) -> str | None:
-            nonlocal is_publisher
+            nonlocal is_publisher, end
             try:
                 self._publish(staging, number)
-            except Exception as error:  # noqa: BLE001 # the other ranks must hear of it
+            except BaseException as error:  # noqa: BLE001 # the other ranks must hear of it
+                end = None if isinstance(error, Exception) else error
                 return _said(step, error)
             is_publisher = True
             return None
@@ -117,13 +123,18 @@ class Sharded:
                 own = error
             fault = None if own is None else _said(step, own)
             why = self._say(number, finish_save(self.circle.me, step, fault, begun=self._have_begun), act)
+            if end is not None:
+                raise end
             if own is not None:
                 raise own
             if why is not None:
                 raise SaveFailed(f"step {step} was not saved: {why}")
             return is_publisher
-        except BaseException:
+        except Exception:
             staging.abandon()
+            raise
+        except BaseException as error:
+            self.leave(number, step, error)
             raise
         finally:
             staging.release()
@@ -134,6 +145,21 @@ class Sharded:
             self._say(number, finish_save(self.circle.me, step, why))
         finally:  # not before: they may be writing into the folder
             self._abandon(number, step)
+
+    def leave(self, number: int, step: int, error: BaseException) -> None:
+        """Tell the other ranks that this one ends, and wait for none: ``SystemExit``, ``KeyboardInterrupt``.
+
+        They may be writing still: the folder is left to the next round, which tidies.
+        """
+        self.has_spoken = True
+        if not self._has_come:
+            words = leave(self.circle.me, step, _said(step, error), begun=self._have_begun)
+            with suppress(NoPeers):  # what is raised is this rank's own
+                self.circle.leave(number, words)
+        if self._staging is not None and self.circle.me.world_size == 1:
+            self._staging.abandon()
+        elif self._staging is not None:
+            self._staging.release()
 
     def _abandon(self, number: int, step: int) -> None:
         """Rank 0 removes what all have written, also when it has not come to that itself."""
@@ -159,7 +185,20 @@ class Sharded:
         act: Callable[[Local], str | None] | None = None,
     ) -> str | None:
         self.has_spoken = True
-        return self.circle.hold(number, conversation, act or _never)
+        self._has_come = False
+        return self.circle.hold(number, self._noted(conversation), act or _never)
+
+    def _noted(
+        self, conversation: Generator[Request, Any, str | None]
+    ) -> Generator[Request, Any, str | None]:
+        answer: Any = None
+        while True:
+            try:
+                request = conversation.send(answer)
+            except StopIteration as end:
+                return cast("str | None", end.value)
+            answer = yield request
+            self._has_come |= isinstance(request, Count) and request.key.endswith("done")
 
     def _leave_record(self, staging: Staging, number: int, part: PartRecord, meta: dict[str, Any]) -> None:
         rank = self.circle.me.rank
@@ -234,4 +273,4 @@ def _record_name(rank: int) -> str:
 
 def _said(step: int, error: BaseException) -> str:
     text = str(error).removeprefix(f"step {step} was not saved: ")
-    return text if isinstance(error, SaveFailed) else f"{type(error).__name__}: {text}"
+    return text if isinstance(error, SaveFailed) else f"{type(error).__name__}: {text}".removesuffix(": ")
