@@ -42,7 +42,10 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["phalanx", ""], ["run", "chaos", "checkpoints", "completion", "config-schema", "--help", "--version"]),
+        (
+            ["phalanx", ""],
+            ["run", "chaos", "checkpoints", "completion", "config-schema", "--help", "--version"],
+        ),
         (["phalanx", "completion", ""], ["bash", "zsh", "fish"]),
         (["phalanx", "chaos", ""], ["kill", "stop", "freeze", "cut", "slow", "--help"]),
         (["phalanx", "chaos", "kill", "--ag"], ["--agent"]),
