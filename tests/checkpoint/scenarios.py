@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from phalanx.checkpoint import Checkpointer
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import Files, RealFiles
 from phalanx.checkpoint.naming import step_name
-from phalanx.checkpoint.shelf import Shelf
 from phalanx.checkpoint.staging import Staging
 
 OPERATIONS = (
@@ -56,7 +56,7 @@ def writer(files: Files, step: int, version: str) -> Callable[[Path], None]:
 def checkpointer(folder: Path, files: Files | None = None, keep: int = 2) -> Checkpointer:
     made = Checkpointer(folder, keep)
     if files is not None:
-        made._settings.shelf.files = files
+        made._settings.directory.files = files
     return made
 
 
@@ -68,13 +68,13 @@ def save(folder: Path, step: int, version: str = "first", files: Files | None = 
 def save_sharded(folder: Path, step: int, version: str = "first", files: Files | None = None) -> None:
     """Two ranks in one process, one after the other."""
     used = files or RealFiles()
-    shelf = Shelf(folder, used)
-    shelf.tidy(run_id="job", round_number=2)
+    directory = StepDirectory(folder, used)
+    directory.tidy(run_id="job", round_number=2)
     stagings: list[Staging] = []
     try:
         for part in (0, 1):
             staging = Staging(
-                shelf, step, part=part, world_size=2, layout="sharded", run_id="job", round_number=2
+                directory, step, part=part, world_size=2, layout="sharded", run_id="job", round_number=2
             )
             stagings.append(staging)
         records = [staging.write(writer(used, step, version)) for staging in stagings]
@@ -84,7 +84,7 @@ def save_sharded(folder: Path, step: int, version: str = "first", files: Files |
         for staging in reversed(stagings):
             staging.abandon()
         raise
-    shelf.retain(2, just=step)
+    directory.retain(2, just=step)
 
 
 def flip_a_bit(path: Path) -> None:
@@ -167,7 +167,7 @@ def _loads(folder: Path, files: Files) -> None:
 def _goes_back(folder: Path, files: Files) -> None:
     made = checkpointer(folder)
     made.load(1, lambda saved: None)  # nothing fails before it is known from where to go on
-    made._settings.shelf.files = files
+    made._settings.directory.files = files
     made.save(2, writer(files, 2, "second"), {"version": "second"})
 
 

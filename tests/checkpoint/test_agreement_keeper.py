@@ -36,7 +36,7 @@ def ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Rank
             for rank in range(count)
         ]
         for one in made:
-            one._saves._circle()._name = "c"
+            one._saves._rank_group()._name = "c"
         return made
 
     return make
@@ -75,7 +75,7 @@ def test_a_step_that_one_rank_alone_sees_damaged_is_passed_over_and_stays(
 ) -> None:
     three = ranks(3)
     bad_memory = Seeing(lambda path: b"\1" * 100 if name in (path.stem, path.name) else None)
-    three[who]._settings.shelf.files = bad_memory
+    three[who]._settings.directory.files = bad_memory
     with caplog.at_level(logging.WARNING, "phalanx.checkpoint"):
         found = together(three, _steps)
     assert found in ([1] * 3, [2] * 3)  # 2: the file is not of this rank's share
@@ -110,7 +110,7 @@ def test_a_step_that_cannot_be_read_here_is_not_taken_for_a_damaged_one(
 
     three = ranks(3)
     for rank in whose:
-        three[rank]._settings.shelf.files = Seeing(fail)
+        three[rank]._settings.directory.files = Seeing(fail)
     with caplog.at_level(logging.WARNING, "phalanx.checkpoint"):
         assert together(three, _steps) == [1] * 3
     assert three[0].steps() == [1, 2]

@@ -36,7 +36,7 @@ def ranks(tmp_path: Path, store: Shared) -> Callable[..., Ranks]:
             for rank in range(count)
         ]
         for one in made:
-            one._saves._circle()._name = "c"
+            one._saves._rank_group()._name = "c"
         return made
 
     return make
@@ -83,13 +83,13 @@ def test_a_step_that_comes_late_into_a_ranks_view_is_waited_for(
 ) -> None:
     two = ranks(2)
     two[0].save(7, lambda folder: (folder / "weights").write_bytes(b"1"))
-    steps, looks = two[1]._settings.shelf.steps, list[int]()
+    steps, looks = two[1]._settings.directory.steps, list[int]()
 
     def late() -> list[int]:
         looks.append(1)
         return steps() if len(looks) > 4 else []
 
-    monkeypatch.setattr(two[1]._settings.shelf, "steps", late)
+    monkeypatch.setattr(two[1]._settings.directory, "steps", late)
     found = together(two, lambda rank: rank.load_latest(_files) if is_latest else rank.load(7, _files))
     assert [each.step for each in found] == [7, 7]
     assert len(looks) > 4
@@ -100,12 +100,12 @@ def test_a_step_that_nobody_sees_is_not_waited_for(
 ) -> None:
     two = ranks(2)
     two[0].save(7, lambda folder: (folder / "weights").write_bytes(b"1"))
-    steps, looks = two[1]._settings.shelf.steps, list[int]()
+    steps, looks = two[1]._settings.directory.steps, list[int]()
 
     def counted() -> list[int]:
         looks.append(1)
         return steps()
 
-    monkeypatch.setattr(two[1]._settings.shelf, "steps", counted)
+    monkeypatch.setattr(two[1]._settings.directory, "steps", counted)
     assert all("cannot be loaded" in str(error) for error in together(two, lambda rank: rank.load(8)))
     assert len(looks) == 2

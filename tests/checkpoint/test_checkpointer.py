@@ -15,10 +15,10 @@ import pytest
 from tests.checkpoint.scenarios import content, flip_a_bit, save, writer
 
 from phalanx.checkpoint import CannotCheck, Checkpointer, CheckpointError, NoGoodStep, SaveFailed
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import RealFiles
 from phalanx.checkpoint.naming import step_name
 from phalanx.checkpoint.reading import read as read_checked
-from phalanx.checkpoint.shelf import Shelf
 
 
 def weights(folder: Path) -> None:
@@ -197,7 +197,7 @@ class TellsLate(RealFiles):
 
 def test_a_file_that_changes_after_the_writer_returned_is_refused(quick_folder: Path) -> None:
     checkpointer = Checkpointer(quick_folder)
-    checkpointer._settings.shelf.files = StillWriting()
+    checkpointer._settings.directory.files = StillWriting()
 
     def write(folder: Path) -> None:
         weights(folder)
@@ -209,7 +209,7 @@ def test_a_file_that_changes_after_the_writer_returned_is_refused(quick_folder: 
 
 def test_a_time_that_is_told_with_the_flush_is_no_change(quick_folder: Path) -> None:
     checkpointer = Checkpointer(quick_folder)
-    checkpointer._settings.shelf.files = TellsLate()
+    checkpointer._settings.directory.files = TellsLate()
     checkpointer.save(1, weights)
     assert checkpointer.verify() == []
 
@@ -537,12 +537,12 @@ def test_a_step_that_is_removed_while_it_is_loaded_is_looked_for_again(quick_fol
 
 
 def test_one_of_several_ranks_does_not_read_another_save_than_the_others(quick_folder: Path) -> None:
-    shelf = Shelf(quick_folder)
+    directory = StepDirectory(quick_folder)
     Checkpointer(quick_folder).save(7, weights)
-    assert shelf.check(7) == []
+    assert directory.check(7) == []
     Checkpointer(quick_folder).save(7, weights)
     with pytest.raises(CheckpointError, match="while rank 1 loaded it"):
-        read_checked(shelf, 7, read, 1, 2)
+        read_checked(directory, 7, read, 1, 2)
 
 
 def test_a_child_that_the_writer_forked_removes_nothing(quick_folder: Path) -> None:

@@ -14,7 +14,7 @@ from tests.checkpoint.thread_ranks import seeing
 
 from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
 from phalanx.checkpoint.exceptions import NoPeers
-from phalanx.checkpoint.peers import Alone, Circle, Peers, StorePeers, find_peers
+from phalanx.checkpoint.peers import Alone, Peers, RankGroup, StorePeers, find_peers
 
 LIMIT_S = 60.0
 MakeStore = Callable[[], Any]
@@ -64,34 +64,37 @@ def test_a_rank_that_waits_hears_what_is_told_later(stores: MakeStore) -> None:
         assert heard.result(LIMIT_S) == b"now"
 
 
-def _together(circles: list[Circle], run: Callable[[Circle], Any]) -> list[Any]:
-    with ThreadPoolExecutor(len(circles)) as pool:
-        return [future.result(LIMIT_S) for future in [pool.submit(run, circle) for circle in circles]]
+def _together(groups: list[RankGroup], run: Callable[[RankGroup], Any]) -> list[Any]:
+    with ThreadPoolExecutor(len(groups)) as pool:
+        return [future.result(LIMIT_S) for future in [pool.submit(run, rank_group) for rank_group in groups]]
 
 
 def test_ranks_resume_and_save_and_their_store_is_bounded(stores: MakeStore) -> None:
     ranks = 3
     made = [stores() for _ in range(ranks)]
-    circles = [
-        Circle(StorePeers(store), Member(rank, ranks), LIMIT_S, name="c") for rank, store in enumerate(made)
+    groups = [
+        RankGroup(StorePeers(store), Member(rank, ranks), LIMIT_S, name="c")
+        for rank, store in enumerate(made)
     ]
     keys: list[int] = []
     published: list[int] = []
     for step in range(1, 8):
 
-        def run(circle: Circle, step: int = step) -> Any:
+        def run(rank_group: RankGroup, step: int = step) -> Any:
             if step % 3 == 0:
-                number = circle.next_number()
-                resumption = circle.hold(number, seeing(range(step), resume(circle.me)), lambda _: Finding())
+                number = rank_group.next_number()
+                resumption = rank_group.hold(
+                    number, seeing(range(step), resume(rank_group.me)), lambda _: Finding()
+                )
                 return resumption.step
 
             def publish(request: Request) -> None:
                 assert isinstance(request, Publish)
                 published.append(step)
 
-            return circle.hold(circle.next_number(), finish_save(circle.me, step, None), publish)
+            return rank_group.hold(rank_group.next_number(), finish_save(rank_group.me, step, None), publish)
 
-        assert _together(circles, run) == [step - 1 if step % 3 == 0 else None] * ranks
+        assert _together(groups, run) == [step - 1 if step % 3 == 0 else None] * ranks
         keys.append(made[0].num_keys())
     assert published == [1, 2, 4, 5, 7]
     # What is left is of the last one: what each rank said, and four more.
@@ -99,20 +102,24 @@ def test_ranks_resume_and_save_and_their_store_is_bounded(stores: MakeStore) -> 
 
 
 def test_a_rank_that_never_comes_is_named_by_the_others(stores: MakeStore) -> None:
-    circles = [Circle(StorePeers(stores()), Member(rank, 3), 0.5, name="c") for rank in (0, 2)]
+    groups = [RankGroup(StorePeers(stores()), Member(rank, 3), 0.5, name="c") for rank in (0, 2)]
     results = _together(
-        circles,
-        lambda circle: circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None),
+        groups,
+        lambda rank_group: rank_group.hold(
+            rank_group.next_number(), finish_save(rank_group.me, 5, None), lambda _: None
+        ),
     )
     assert len(set(results)) == 1
     assert "in vain for rank 1" in results[0]
 
 
 def test_one_rank_needs_no_store() -> None:
-    circle = Circle(find_peers(None, 1), Member(0, 1), LIMIT_S, name="c")
-    number = circle.next_number()
-    assert circle.hold(number, seeing([3, 4], resume(circle.me)), lambda _: Finding()).step == 4
-    assert circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None) is None
+    rank_group = RankGroup(find_peers(None, 1), Member(0, 1), LIMIT_S, name="c")
+    number = rank_group.next_number()
+    assert rank_group.hold(number, seeing([3, 4], resume(rank_group.me)), lambda _: Finding()).step == 4
+    assert (
+        rank_group.hold(rank_group.next_number(), finish_save(rank_group.me, 5, None), lambda _: None) is None
+    )
 
 
 def test_ranks_without_a_store_in_common_are_told_what_to_do() -> None:
@@ -147,6 +154,9 @@ def test_checkpointers_are_told_apart_in_the_order_in_which_they_begin_to_talk()
             return found
 
     peers: Peers = Shared()
-    mine = [Circle(peers, Member(1007, 1), LIMIT_S) for _ in range(2)]
-    for circle in mine:  # were they one, the second would come a second time
-        assert circle.hold(circle.next_number(), finish_save(circle.me, 5, None), lambda _: None) is None
+    mine = [RankGroup(peers, Member(1007, 1), LIMIT_S) for _ in range(2)]
+    for rank_group in mine:  # were they one, the second would come a second time
+        assert (
+            rank_group.hold(rank_group.next_number(), finish_save(rank_group.me, 5, None), lambda _: None)
+            is None
+        )

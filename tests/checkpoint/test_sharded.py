@@ -18,10 +18,10 @@ from tests.checkpoint.thread_ranks import Ranks, Shared, together
 
 from phalanx.checkpoint import Checkpointer, NoGoodStep, SavedStep, SaveFailed, checksums
 from phalanx.checkpoint.agreement import Member
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import Lock, RealFiles
-from phalanx.checkpoint.peers import Circle, StorePeers
+from phalanx.checkpoint.peers import RankGroup, StorePeers
 from phalanx.checkpoint.sharded import Sharded
-from phalanx.checkpoint.shelf import Shelf
 from phalanx.checkpoint.staging import Staging
 
 LIMIT_S = 60.0
@@ -57,7 +57,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Rank
             for rank in range(count)
         ]
         for one in made:
-            one._saves._circle()._name = "c"  # each rank is a process, whose first checkpointer this is
+            one._saves._rank_group()._name = "c"  # each rank is a process, whose first checkpointer this is
         return made
 
     return make
@@ -233,9 +233,9 @@ def test_what_a_dead_round_has_left_is_tidied_by_the_next(
 def _leave_behind(killed: Ranks, step: int) -> None:
     """What ranks leave that are killed when their parts and records are written."""
     for rank in killed:
-        number = rank._saves._circle()._number + 1
+        number = rank._saves._rank_group()._number + 1
         sharded = Sharded(
-            rank._saves._circle(),
+            rank._saves._rank_group(),
             RealFiles(),
             rank._saves._open_staging,
             lambda _: None,
@@ -383,7 +383,7 @@ def test_a_callable_in_the_background_writes_what_is_there_when_it_is_called(
         assert len(called_in) == 3
         assert "phalanx-checkpoint" not in called_in
     for step in (1, 2, 3):
-        loaded = two[0]._settings.shelf.saved(step, two[0]._settings.shelf.look(step), 0, 1)
+        loaded = two[0]._settings.directory.saved(step, two[0]._settings.directory.look(step), 0, 1)
         assert [(part / "weights").read_text() for part in loaded.parts] == [str(step)] * 2
 
 
@@ -450,7 +450,7 @@ def test_a_step_is_loaded_by_all_ranks_and_each_reads_its_share(
         read.extend(path.parent.name + path.name for path in kinds)
         return real(kinds, *arguments)
 
-    monkeypatch.setattr("phalanx.checkpoint.checking.checksums_of", noted)
+    monkeypatch.setattr("phalanx.checkpoint.verification.checksums_of", noted)
 
     def load(rank: Checkpointer) -> Any:
         loaded = rank.load(100)
@@ -477,24 +477,26 @@ def test_ranks_that_load_different_steps_are_told(ranks: Callable[..., Ranks]) -
 
 
 def test_parts_of_another_save_are_not_published(tmp_path: Path) -> None:
-    store, shelf = Shared(), Shelf(tmp_path / "steps")
+    store, directory = Shared(), StepDirectory(tmp_path / "steps")
 
     def save(rank: int) -> Any:
-        circle = Circle(StorePeers(store), Member(rank, 2), LIMIT_S, name="c")
+        rank_group = RankGroup(StorePeers(store), Member(rank, 2), LIMIT_S, name="c")
 
         def open_staging(step: int, number: int) -> Staging:
             return Staging(
-                shelf, step, part=rank, world_size=2, layout="sharded", run_id="job", attempt=number
+                directory, step, part=rank, world_size=2, layout="sharded", run_id="job", attempt=number
             )
 
         marks = {"run_id": "job", "round": rank}  # of another round, in the same folder
-        return Sharded(circle, shelf.files, open_staging, lambda _: None, marks).save(1, 100, {"a": 1}, {})
+        return Sharded(rank_group, directory.files, open_staging, lambda _: None, marks).save(
+            1, 100, {"a": 1}, {}
+        )
 
     with ThreadPoolExecutor(2) as pool:
         futures = [pool.submit(save, rank) for rank in range(2)]
         errors = [future.exception(LIMIT_S) for future in futures]
     assert all("is of another save: round" in str(error) for error in errors)
-    assert shelf.steps() == []
+    assert directory.steps() == []
 
 
 def test_records_of_parts_do_not_stay_in_the_step(ranks: Callable[..., Ranks], tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ _WORKER = """
         plain.write(place, {"mine": [rank, step + 1]})
 
     if rank == victim and restart:
-        checkpointer._settings.shelf.files = Deadly()
+        checkpointer._settings.directory.files = Deadly()
     checkpointer.save(step + 1, write)
     checkpointer.close()
     if rank == victim:

@@ -29,7 +29,7 @@ def ranks(tmp_path: Path) -> Callable[..., Ranks]:
             for rank in range(count)
         ]
         for one in made:
-            one._saves._circle()._name = "c"
+            one._saves._rank_group()._name = "c"
         return made
 
     return make
@@ -100,8 +100,8 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
     ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:
     three = ranks(3)
-    circle, store = three[1]._saves._circle(), three[1]._settings.store
-    hear, seal = circle._hear, Staging.seal
+    rank_group, store = three[1]._saves._rank_group(), three[1]._settings.store
+    hear, seal = rank_group._hear, Staging.seal
 
     def wait_for(*who: int) -> None:
         ends_at = time.monotonic() + LIMIT_S
@@ -122,7 +122,7 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
         return seal(staging)
 
     waits = threading.Event()
-    monkeypatch.setattr(circle, "_hear", leave)
+    monkeypatch.setattr(rank_group, "_hear", leave)
     monkeypatch.setattr(Staging, "seal", seal_after_it)
     assert together(three, lambda rank: _outcome(rank, _save(7))) == [None, end, None]
     assert three[0].steps() == [7]

@@ -19,10 +19,10 @@ from phalanx.checkpoint.agreement import (
     load,
     resume,
 )
-from phalanx.checkpoint.checking import Damaged, checksum_problems, missing_problems, read_manifest
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError, NoGoodStep
-from phalanx.checkpoint.peers import Circle
-from phalanx.checkpoint.shelf import Shelf
+from phalanx.checkpoint.peers import RankGroup
+from phalanx.checkpoint.verification import Damaged, checksum_problems, missing_problems, read_manifest
 
 __all__ = ["agreed_load", "agreed_step"]
 
@@ -38,8 +38,8 @@ _GOOD_HERE = (
 
 
 def agreed_step(
-    circle: Circle,
-    shelf: Shelf,
+    rank_group: RankGroup,
+    directory: StepDirectory,
     *,
     share: tuple[int, int] | None,
     is_keeper: bool,
@@ -59,14 +59,14 @@ def agreed_step(
     def look(request: Local) -> Finding | Listing:
         nonlocal listing
         if isinstance(request, List):
-            listing = _listing(shelf, request.wanted, circle.timeout_s)
+            listing = _listing(directory, request.wanted, rank_group.timeout_s)
             return listing
         assert isinstance(request, Check)
-        identities[request.step] = shelf.identity(request.step)
-        return _finding(shelf, request.step, share)
+        identities[request.step] = directory.identity(request.step)
+        return _finding(directory, request.step, share)
 
     said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = circle.hold(circle.next_number(), resume(circle.me, said), look)
+    agreed = rank_group.hold(rank_group.next_number(), resume(rank_group.me, said), look)
     if fault is not None:
         raise fault
     if listing.fault is not None:
@@ -74,44 +74,44 @@ def agreed_step(
     if agreed.error is not None:
         kind = CannotCheck if agreed.is_unsure else CheckpointError
         raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
-    _name_and_set_aside(circle, shelf, agreed, identities if is_keeper else {})
+    _name_and_set_aside(rank_group, directory, agreed, identities if is_keeper else {})
     if agreed.step is None and agreed.seen_by:
         reasons = "".join(
             f"; step {bad.step}: {_without_number(bad.step, bad.why)}" for bad in agreed.bad[:3]
         )
-        one, all_ranks = ("this process", "") if circle.me.world_size == 1 else ("all ranks", _ASK_RANKS)
+        one, all_ranks = ("this process", "") if rank_group.me.world_size == 1 else ("all ranks", _ASK_RANKS)
         raise NoGoodStep(
-            f"no step in {shelf.folder} can be used by {one}: {agreed.example}{reasons}. {all_ranks}To begin anew, "
+            f"no step in {directory.folder} can be used by {one}: {agreed.example}{reasons}. {all_ranks}To begin anew, "
             "remove the folder, or give another one"
         )
     return agreed.step
 
 
-def _listing(shelf: Shelf, wanted: tuple[int, ...], timeout_s: float) -> Listing:
+def _listing(directory: StepDirectory, wanted: tuple[int, ...], timeout_s: float) -> Listing:
     """The steps in the folder; looks again for a while if the newest one that another rank sees is not among them."""
     ends_at = time.monotonic() + min(_LATE_S, timeout_s / 2)  # the others wait for this rank
     try:
         while True:
-            steps = shelf.steps()
+            steps = directory.steps()
             if not wanted or max(wanted) in steps or time.monotonic() > ends_at:
-                return Listing(tuple(steps), "" if steps else _set_aside(shelf))
+                return Listing(tuple(steps), "" if steps else _set_aside(directory))
             time.sleep(0.1)
     except OSError as error:
-        return Listing(fault=f"the steps in {shelf.folder} cannot be listed: {error}")
+        return Listing(fault=f"the steps in {directory.folder} cannot be listed: {error}")
 
 
-def _set_aside(shelf: Shelf) -> str:
+def _set_aside(directory: StepDirectory) -> str:
     """The newest step that was set aside; "" if there is none."""
     try:
-        names = os.listdir(shelf.folder)
+        names = os.listdir(directory.folder)
     except FileNotFoundError:
         return ""
     return max((name for name in names if naming.is_aside(name)), default="")
 
 
 def agreed_load(
-    circle: Circle,
-    shelf: Shelf,
+    rank_group: RankGroup,
+    directory: StepDirectory,
     step: int,
     *,
     share: tuple[int, int] | None,
@@ -124,44 +124,46 @@ def agreed_load(
 
     def look(request: Local) -> Finding | Listing:
         if isinstance(request, List):
-            return _listing(shelf, request.wanted, circle.timeout_s)
-        return _finding(shelf, step, share)
+            return _listing(directory, request.wanted, rank_group.timeout_s)
+        return _finding(directory, step, share)
 
     said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = circle.hold(circle.next_number(), load(circle.me, step, said), look)
+    agreed = rank_group.hold(rank_group.next_number(), load(rank_group.me, step, said), look)
     if fault is not None:
         raise fault
     if agreed.error is not None:
         kind = CannotCheck if agreed.is_unsure else NoGoodStep
-        raise kind(f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {shelf.folder})")
+        raise kind(
+            f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {directory.folder})"
+        )
 
 
-def _finding(shelf: Shelf, step: int, share: tuple[int, int] | None) -> Finding:
+def _finding(directory: StepDirectory, step: int, share: tuple[int, int] | None) -> Finding:
     try:
-        problems = shelf.check(step, share=share)
+        problems = directory.check(step, share=share)
     except NoGoodStep as error:  # removed, or replaced, while it was looked at
         return Finding(str(error))
     except CannotCheck as error:
         return Finding(str(error), is_unsure=True)
     except OSError as error:
-        return Finding(f"{shelf.folder}: {error}")
+        return Finding(f"{directory.folder}: {error}")
     if not problems:
         return Finding()
     worst = next((problem for problem in problems if problem.is_damage), None)
     return Finding(str(worst or problems[0]), is_damaged=worst is not None, file=worst.file if worst else "")
 
 
-def _is_damaged_here(shelf: Shelf, bad: BadStep, place: int) -> bool:
+def _is_damaged_here(directory: StepDirectory, bad: BadStep, place: int) -> bool:
     """Whether this rank sees the damage, too. Others may have bad memory, or a view of the folder of long ago."""
     named = {file for found_in, file in bad.files if found_in == place}
     try:
-        folder = shelf.place(bad.step)
-        manifest = read_manifest(folder, bad.step, shelf.files)
+        folder = directory.folder_of(bad.step)
+        manifest = read_manifest(folder, bad.step, directory.files)
         problems = missing_problems(folder, manifest)
         names = [
             name for name in named & set(manifest.files) if not any(each.file == name for each in problems)
         ]
-        problems += checksum_problems(folder, manifest, names, shelf.files)
+        problems += checksum_problems(folder, manifest, names, directory.files)
     except Damaged as damage:
         return damage.problem.is_damage
     except (CheckpointError, OSError):
@@ -169,22 +171,24 @@ def _is_damaged_here(shelf: Shelf, bad: BadStep, place: int) -> bool:
     return any(problem.is_damage for problem in problems)
 
 
-def _name_and_set_aside(circle: Circle, shelf: Shelf, agreed: Resumption, identities: dict[int, Any]) -> None:
+def _name_and_set_aside(
+    rank_group: RankGroup, directory: StepDirectory, agreed: Resumption, identities: dict[int, Any]
+) -> None:
     """One rank names each step that was passed over, and in each folder where it is damaged one sets it aside."""
-    is_speaker = circle.me.rank == 0
+    is_speaker = rank_group.me.rank == 0
     for bad in agreed.bad:
         aside = None
-        is_asked = circle.me.place in bad.places and bad.step in identities
-        is_elsewhere = is_asked and not _is_damaged_here(shelf, bad, circle.me.place)
+        is_asked = rank_group.me.place in bad.places and bad.step in identities
+        is_elsewhere = is_asked and not _is_damaged_here(directory, bad, rank_group.me.place)
         if is_asked and not is_elsewhere:
-            aside = shelf.set_aside(bad.step, bad.why, identity=identities[bad.step])
+            aside = directory.set_aside(bad.step, bad.why, identity=identities[bad.step])
         log.log(
             logging.WARNING if is_speaker else logging.INFO,
             "step %d is not used: %s%s (in %s)",
             bad.step,
             _without_number(bad.step, bad.why),
             f"; it is now {aside.name}" if aside else _GOOD_HERE if is_elsewhere else "",
-            shelf.folder,
+            directory.folder,
         )
 
 

@@ -119,13 +119,13 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """The steps that are there, ascending. No file is read: a damaged one is among them."""
-        return self._settings.shelf.steps()
+        return self._settings.directory.steps()
 
     def verify(self, step: int | None = None) -> list[Problem]:
         """What is wrong with a step, or with all. Reads every file, changes nothing. Raises ``CannotCheck``."""
-        shelf = self._settings.shelf
-        wanted = shelf.steps() if step is None else [checked_step(step)]
-        return [problem for each in wanted for problem in shelf.check(each)]
+        directory = self._settings.directory
+        wanted = directory.steps() if step is None else [checked_step(step)]
+        return [problem for each in wanted for problem in directory.check(each)]
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when all background saves are on the disk. Raises what went wrong with one, once.
@@ -166,7 +166,7 @@ class Checkpointer:
         from phalanx.checkpoint.reading import read
 
         settings = self._settings
-        loaded = read(settings.shelf, step, reader, settings.rank, settings.world_size)
+        loaded = read(settings.directory, step, reader, settings.rank, settings.world_size)
         self._saves.has_loaded(step)
         return loaded
 

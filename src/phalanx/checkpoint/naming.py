@@ -11,9 +11,9 @@ __all__ = [
     "MANIFEST",
     "STEP_MAX",
     "aside_name",
-    "doomed_name",
+    "deleting_name",
     "is_aside",
-    "is_doomed",
+    "is_deleting",
     "is_earlier",
     "is_of_round",
     "is_own",
@@ -160,20 +160,20 @@ def replaced_step(name: str) -> int | None:
     return int(found[1]) if found and replaced_name(int(found[1])) == name else None
 
 
-def doomed_name(name: str, token: str) -> str:
+def deleting_name(name: str, token: str) -> str:
     """What a folder is called while it is deleted.
 
-    >>> doomed_name("step-000001000", "0f3a")
+    >>> deleting_name("step-000001000", "0f3a")
     '.step-000001000.0f3a.deleting'
     """
     found = re.search(r"step-[0-9]{9,19}", name)
     return f".{found[0] if found else step_name(0)}.{token}.deleting"
 
 
-def is_doomed(name: str) -> bool:
+def is_deleting(name: str) -> bool:
     """Whether this is a folder that somebody began to delete.
 
-    >>> is_doomed(".step-000001000.0f3a.deleting")
+    >>> is_deleting(".step-000001000.0f3a.deleting")
     True
     """
     return _DOOMED.fullmatch(name) is not None

@@ -1,7 +1,7 @@
 """How ranks that share checkpoints reach each other: numbers and small messages under keys that are used once.
 
 ``StorePeers`` stands on whatever has the methods of torch's ``Store``: the values of the round, which the agent keeps,
-or a store of torch itself. ``Circle`` holds a conversation (``agreement``) and takes away what it has left behind.
+or a store of torch itself. ``RankGroup`` holds a conversation (``agreement``) and takes away what it has left behind.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from phalanx.checkpoint.agreement import Count, Hear, Local, Member, Number, Req
 from phalanx.checkpoint.exceptions import NoPeers
 from phalanx.errors import channel
 
-__all__ = ["Alone", "Circle", "Peers", "StorePeers", "find_peers"]
+__all__ = ["Alone", "Peers", "RankGroup", "StorePeers", "find_peers"]
 
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
 _LOOK_ROUND_S = 1.0  # between looks whether this process has failed meanwhile
@@ -156,7 +156,7 @@ def _store_of_torch() -> Any:
     return None
 
 
-class Circle:
+class RankGroup:
     """One checkpointer's conversations with its like in the other ranks, numbered: all ranks hold the same ones in the
     same order. What a conversation has left in the store goes when the next one shows that all have come out of it.
     """
@@ -164,8 +164,8 @@ class Circle:
     def __init__(self, peers: Peers, me: Member, timeout_s: float, *, name: str | None = None) -> None:
         """``name``: the same in all ranks, and another one for each checkpointer; by default they are counted."""
         if name is None:
-            name = str(_circles.get(me.rank, 0))
-            _circles[me.rank] = int(name) + 1
+            name = str(_groups.get(me.rank, 0))
+            _groups[me.rank] = int(name) + 1
         self.me = me
         self._peers = peers
         self.timeout_s = timeout_s
@@ -285,4 +285,4 @@ def _look_round() -> None:
 
 
 _failed_at: float | None = None
-_circles: dict[int, int] = {}  # how many each rank of this process has; a process is one rank, but in tests
+_groups: dict[int, int] = {}  # how many each rank of this process has; a process is one rank, but in tests

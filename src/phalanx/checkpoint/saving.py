@@ -14,14 +14,14 @@ from phalanx.checkpoint.adapters import plain
 from phalanx.checkpoint.agreement import Member
 from phalanx.checkpoint.agreement_resume import agreed_load, agreed_step
 from phalanx.checkpoint.background import Background, is_written_at_once, snapshot_of
+from phalanx.checkpoint.directory import refused
 from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
 from phalanx.checkpoint.listing import own_steps
 from phalanx.checkpoint.manifest import json_value
-from phalanx.checkpoint.peers import Circle, find_peers
+from phalanx.checkpoint.peers import RankGroup, find_peers
 from phalanx.checkpoint.saved import writer_of
 from phalanx.checkpoint.settings import Settings
 from phalanx.checkpoint.sharded import Sharded, is_collective
-from phalanx.checkpoint.shelf import refused
 from phalanx.checkpoint.staging import Staging
 from phalanx.errors.channel import checkpoint_done, checkpoint_taken
 
@@ -33,9 +33,9 @@ class Saves:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._shelf = settings.shelf
+        self._directory = settings.directory
         self._background = Background(settings.background) if settings.background else None
-        self._circle_of_ranks: Circle | None = None
+        self._group_of_ranks: RankGroup | None = None
         self._is_closed = False
         self._has_loaded = False
         self._newer: dict[int, tuple[int, int] | None] = {}  # than what was loaded, and was there then
@@ -58,8 +58,10 @@ class Saves:
 
     def agreed_step(self) -> int | None:
         """The step that all ranks resume from; waits for saves in the background first."""
-        settings, circle, fault = self._settings, self._circle(), self._fault()
-        return agreed_step(circle, self._shelf, share=settings.share, is_keeper=settings.keeps, fault=fault)
+        settings, rank_group, fault = self._settings, self._rank_group(), self._fault()
+        return agreed_step(
+            rank_group, self._directory, share=settings.share, is_keeper=settings.keeps, fault=fault
+        )
 
     def check(self, step: int) -> None:
         """Return if this very step is good, on all ranks if it is for all: each reads its share.
@@ -67,11 +69,11 @@ class Saves:
         Waits for saves in the background first. Raises ``CheckpointError``.
         """
         if self._settings.world_size == 1:
-            if problems := self._shelf.check(step):
-                raise refused(self._shelf.place(step), problems)
+            if problems := self._directory.check(step):
+                raise refused(self._directory.folder_of(step), problems)
             return
-        circle, fault = self._circle(), self._fault()
-        agreed_load(circle, self._shelf, step, share=self._settings.share, fault=fault)
+        rank_group, fault = self._rank_group(), self._fault()
+        agreed_load(rank_group, self._directory, step, share=self._settings.share, fault=fault)
 
     def _fault(self) -> BaseException | None:
         """Wait for saves in the background; what went wrong is raised once the other ranks know."""
@@ -87,8 +89,8 @@ class Saves:
         self._newer = {}
         if step is not None and self._settings.writes:
             with suppress(OSError):
-                newer = [each for each in own_steps(self._shelf.folder) if each > step]
-                self._newer = {each: self._shelf.identity(each) for each in newer}
+                newer = [each for each in own_steps(self._directory.folder) if each > step]
+                self._newer = {each: self._directory.identity(each) for each in newer}
 
     def wait(self, timeout_s: float | None) -> None:
         """Return when all is saved. Raises the error of a save, once, or ``StillSaving``."""
@@ -121,13 +123,13 @@ class Saves:
     def _refuse_below(self, step: int) -> None:
         """Retention would remove such a step first, and the next load would take the newer one of another training."""
         try:
-            newest = max(own_steps(self._shelf.folder), default=step)
+            newest = max(own_steps(self._directory.folder), default=step)
         except OSError:
             return  # who writes there says what is wrong
         if newest > step:
             raise SaveFailed(
-                f"step {step} was not saved: {self._shelf.folder} holds step {newest}; load it first, or use another "
-                "folder"
+                f"step {step} was not saved: {self._directory.folder} holds step {newest}; load it "
+                "first, or use another folder"
             )
 
     def _do(
@@ -176,9 +178,11 @@ class Saves:
         self._published(staging.step)
 
     def _save_part(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
-        circle = self._circle()
-        number = circle.next_number()
-        sharded = Sharded(circle, self._shelf.files, self._open_staging, self._published, self._marks())
+        rank_group = self._rank_group()
+        number = rank_group.next_number()
+        sharded = Sharded(
+            rank_group, self._directory.files, self._open_staging, self._published, self._marks()
+        )
         try:
             kept_meta = self._checked(step, state, meta)
 
@@ -213,7 +217,7 @@ class Saves:
     def _staging(self, step: int, *, part: int | None = None, attempt: int = 0) -> Staging:
         settings = self._settings
         return Staging(
-            self._shelf,
+            self._directory,
             step,
             part=part,
             world_size=settings.world_size,
@@ -227,21 +231,21 @@ class Saves:
 
     def _tidy(self) -> None:
         """What comes before a save: what interrupted ones have left is removed."""
-        self._shelf.tidy(run_id=self._settings.run_id, round_number=self._settings.round)
+        self._directory.tidy(run_id=self._settings.run_id, round_number=self._settings.round)
 
     def _published(self, step: int) -> None:
         """What follows a publication: the agent is told, and old steps are removed."""
         checkpoint_done(step)
-        self._shelf.retain(self._settings.keep, just=step)
+        self._directory.retain(self._settings.keep, just=step)
 
     def _marks(self) -> Mapping[str, Any]:
         return {"run_id": self._settings.run_id, "round": self._settings.round}
 
-    def _circle(self) -> Circle:
+    def _rank_group(self) -> RankGroup:
         """Made when it is first needed: all ranks come to that in the same call."""
-        if self._circle_of_ranks is None:
+        if self._group_of_ranks is None:
             settings = self._settings
             me = Member(settings.rank, settings.world_size, settings.place)
             peers = find_peers(settings.store, settings.world_size)
-            self._circle_of_ranks = Circle(peers, me, settings.timeout_s)
-        return self._circle_of_ranks
+            self._group_of_ranks = RankGroup(peers, me, settings.timeout_s)
+        return self._group_of_ranks

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from phalanx.checkpoint import checksums
-from phalanx.checkpoint.shelf import Shelf
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.errors.ranks import Ranks, own_ranks
 from phalanx.records import Struct
 
@@ -16,7 +16,7 @@ __all__ = ["Settings", "settings_of"]
 class Settings(Struct, kw_only=True):
     """``layout``: as in the manifest. ``background``: how many saves may wait; 0: none is in the background."""
 
-    shelf: Shelf
+    directory: StepDirectory
     keep: int
     layout: str
     background: int
@@ -93,7 +93,7 @@ def settings_of(
             "per_node=True needs to know which rank of its node this is, and LOCAL_RANK is not set: give local_rank="
         )
     return Settings(
-        shelf=Shelf(folder),
+        directory=StepDirectory(folder),
         keep=keep,
         layout="sharded" if sharded else "per-node" if per_node else "whole",
         background=int(background),

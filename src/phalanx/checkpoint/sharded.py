@@ -19,7 +19,7 @@ from phalanx.checkpoint.agreement import Count, Local, Request, begin_save, fini
 from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import PartRecord
-from phalanx.checkpoint.peers import Circle
+from phalanx.checkpoint.peers import RankGroup
 from phalanx.checkpoint.staging import Staging
 
 __all__ = ["Sharded", "is_collective"]
@@ -39,13 +39,13 @@ class Sharded:
 
     def __init__(
         self,
-        circle: Circle,
+        rank_group: RankGroup,
         files: Files,
         open_staging: Callable[[int, int], Staging],
         published: Callable[[int], None],
         marks: Mapping[str, Any],
     ) -> None:
-        self.circle = circle
+        self.rank_group = rank_group
         self._files = files
         self._open_staging = open_staging
         self._published = published
@@ -89,7 +89,7 @@ class Sharded:
                 self._staging.fill(state)
             except Exception as error:
                 if self._have_begun:
-                    self._say(number, finish_save(self.circle.me, step, _said(step, error), begun=True))
+                    self._say(number, finish_save(self.rank_group.me, step, _said(step, error), begun=True))
                 raise
         except BaseException as error:
             if not isinstance(error, Exception):
@@ -122,7 +122,7 @@ class Sharded:
             except Exception as error:  # noqa: BLE001 # as above
                 own = error
             fault = None if own is None else _said(step, own)
-            why = self._say(number, finish_save(self.circle.me, step, fault, begun=self._have_begun), act)
+            why = self._say(number, finish_save(self.rank_group.me, step, fault, begun=self._have_begun), act)
             if end is not None:
                 raise end
             if own is not None:
@@ -142,7 +142,7 @@ class Sharded:
     def refuse(self, number: int, step: int, why: str) -> None:
         """Tell the other ranks that this one cannot save, so that they need not wait for it."""
         try:
-            self._say(number, finish_save(self.circle.me, step, why))
+            self._say(number, finish_save(self.rank_group.me, step, why))
         finally:  # not before: they may be writing into the folder
             self._abandon(number, step)
 
@@ -153,17 +153,17 @@ class Sharded:
         """
         self.has_spoken = True
         if not self._has_come:
-            words = leave(self.circle.me, step, _said(step, error), begun=self._have_begun)
+            words = leave(self.rank_group.me, step, _said(step, error), begun=self._have_begun)
             with suppress(NoPeers):  # what is raised is this rank's own
-                self.circle.leave(number, words)
-        if self._staging is not None and self.circle.me.world_size == 1:
+                self.rank_group.leave(number, words)
+        if self._staging is not None and self.rank_group.me.world_size == 1:
             self._staging.abandon()
         elif self._staging is not None:
             self._staging.release()
 
     def _abandon(self, number: int, step: int) -> None:
         """Rank 0 removes what all have written, also when it has not come to that itself."""
-        if self._staging is None and self.has_spoken and self.circle.me.rank == 0:
+        if self._staging is None and self.has_spoken and self.rank_group.me.rank == 0:
             with suppress(Exception):  # what was wrong is said already
                 self._staging = self._open_staging(step, number)
         if self._staging is not None:
@@ -171,7 +171,7 @@ class Sharded:
 
     def _agree_to_begin(self, number: int, step: int, own: Exception | None) -> None:
         fault = None if own is None else _said(step, own)
-        why = self._say(number, begin_save(self.circle.me, step, fault))
+        why = self._say(number, begin_save(self.rank_group.me, step, fault))
         if own is not None:
             raise own
         if why is not None:
@@ -186,7 +186,7 @@ class Sharded:
     ) -> str | None:
         self.has_spoken = True
         self._has_come = False
-        return self.circle.hold(number, self._noted(conversation), act or _never)
+        return self.rank_group.hold(number, self._noted(conversation), act or _never)
 
     def _noted(
         self, conversation: Generator[Request, Any, str | None]
@@ -201,7 +201,7 @@ class Sharded:
             self._has_come |= isinstance(request, Count) and request.key.endswith("done")
 
     def _leave_record(self, staging: Staging, number: int, part: PartRecord, meta: dict[str, Any]) -> None:
-        rank = self.circle.me.rank
+        rank = self.rank_group.me.rank
         record = {
             **self._marks_of(staging.step, number),
             "part": part.to_json(),
@@ -219,20 +219,20 @@ class Sharded:
             ) from error
 
     def _marks_of(self, step: int, number: int) -> dict[str, Any]:
-        marks = {"world_size": self.circle.me.world_size, "step": step, "save": number}
-        return {**self._marks, **marks, "word": self.circle.word()}
+        marks = {"world_size": self.rank_group.me.world_size, "step": step, "save": number}
+        return {**self._marks, **marks, "word": self.rank_group.word()}
 
     def _publish(self, staging: Staging, number: int) -> None:
         parts: list[PartRecord] = []
         meta: dict[str, Any] = {}
         expected = self._marks_of(staging.step, number)
-        for rank in range(self.circle.me.world_size):
+        for rank in range(self.rank_group.me.world_size):
             record = self._record(staging, rank, expected)
             parts.append(PartRecord.from_json(record["part"]))
             meta = record["meta"] if rank == 0 else meta
-        for rank in range(self.circle.me.world_size):
+        for rank in range(self.rank_group.me.world_size):
             self._files.unlink(staging.folder / _record_name(rank))
-        staging.publish(parts, meta, still_wanted=self.circle.look)
+        staging.publish(parts, meta, still_wanted=self.rank_group.look)
         self._published(staging.step)
 
     def _record(self, staging: Staging, rank: int, expected: Mapping[str, Any]) -> dict[str, Any]:

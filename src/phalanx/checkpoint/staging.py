@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.checkpoint import checksums, naming
-from phalanx.checkpoint.checking import Seen, tree
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.exceptions import SaveFailed
 from phalanx.checkpoint.files import Lock
 from phalanx.checkpoint.manifest import FileRecord, Manifest, PartRecord, encode, file_name_fault, joined
 from phalanx.checkpoint.saved import printable, writer_of
-from phalanx.checkpoint.shelf import Shelf
+from phalanx.checkpoint.verification import Seen, tree
 
 __all__ = ["Staging"]
 
@@ -40,7 +40,7 @@ class Staging:
 
     def __init__(
         self,
-        shelf: Shelf,
+        directory: StepDirectory,
         step: int,
         *,
         part: int | None = None,
@@ -56,8 +56,8 @@ class Staging:
         self._process = os.getpid()
         self.part = part
         self.is_begun_by_all = False  # of a sharded save whose ranks first agreed that all are about to write
-        self._shelf = shelf
-        self._files = shelf.files
+        self._directory = directory
+        self._files = directory.files
         self._world_size = world_size
         self._layout = layout
         self._supersedes = supersedes
@@ -67,10 +67,10 @@ class Staging:
         # Of an unsharded step nobody else needs the name, and of two jobs without a run id each has its own.
         last = os.urandom(4).hex() if part is None else f"{attempt:x}"
         token = f"{naming.token_of(run_id, round_number)}.{last}"
-        self.folder = shelf.folder / naming.staging_name(step, token)
+        self.folder = directory.folder / naming.staging_name(step, token)
         self._lock: Lock | None = None
         with self._failing():
-            shelf.ensure()
+            directory.ensure()
             self._lock = self._opened()
 
     @property
@@ -157,7 +157,7 @@ class Staging:
             self._files.write(path, encode(manifest))
             self._files.sync_file(path)
             self._files.sync_folder(self.folder)
-            final = self._shelf.publish(
+            final = self._directory.publish(
                 self.folder, self.step, still_wanted=still_wanted, supersedes=self._supersedes
             )
         self.release()
@@ -172,7 +172,7 @@ class Staging:
             return  # a child that the writer forked: the step, and the lock, are its parent's
         # Is it the folder that was opened? After an exchange that could not be undone the old step has its name.
         if self._lock is not None and not self.part and _is_same(self.folder, self._lock):
-            self._shelf.discard(self.folder)
+            self._directory.discard(self.folder)
         self.release()
 
     def release(self) -> None:
@@ -203,7 +203,7 @@ class Staging:
 
     def _make_part(self) -> None:
         if os.path.lexists(self.place):
-            self._shelf.discard(self.place)
+            self._directory.discard(self.place)
         self._files.make_folder(self.place)
 
     def _kept(self, seen: Seen) -> Iterator[str]:
@@ -237,8 +237,8 @@ class Staging:
             status = seen.get(name)
             if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
                 raise SaveFailed(
-                    f"step {self.step} was not saved: {name!r} is not as it was written; is {self._shelf.folder} the "
-                    f"same folder for all ranks?"
+                    f"step {self.step} was not saved: {name!r} is not as it was written; is "
+                    f"{self._directory.folder} the same folder for all ranks?"
                 )
 
     def _read_back(self, names: list[str], seen: Seen) -> dict[str, FileRecord]:
@@ -262,7 +262,7 @@ class Staging:
     def _failure(self, error: OSError) -> SaveFailed:
         what = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            what += f"; free some space for {self._shelf.folder}, or keep fewer steps"
+            what += f"; free some space for {self._directory.folder}, or keep fewer steps"
         return SaveFailed(f"step {self.step} was not saved: {what}")
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from phalanx.checkpoint import naming
-from phalanx.checkpoint.checking import tree
 from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.mounts import is_local
+from phalanx.checkpoint.verification import tree
 
 __all__ = ["tidied"]
 
@@ -21,22 +21,27 @@ _LEFT_AFTER_S = (
 
 
 def tidied(
-    folder: Path, name: str, files: Files, doom: Callable[[Path], Path], run_id: str, round_number: int
+    folder: Path,
+    name: str,
+    files: Files,
+    begin_deletion: Callable[[Path], Path],
+    run_id: str,
+    round_number: int,
 ) -> Path | None:
-    """What is to be deleted of this entry, under its last name, which ``doom`` gives. Raises ``OSError``.
+    """What is to be deleted of this entry, under its last name, which ``begin_deletion`` gives. Raises ``OSError``.
 
     Finishes a replacement that was cut off.
     """
     path = folder / name
     if not stat.S_ISDIR(os.lstat(path).st_mode):
         return None  # not ours, whatever its name
-    if naming.is_doomed(name):
+    if naming.is_deleting(name):
         return path
     step = naming.replaced_step(name)
     if step is not None:
         final = folder / naming.step_name(step)
         if os.path.lexists(final):
-            return doom(path)
+            return begin_deletion(path)
         files.rename(path, final)
         files.sync_folder(folder)
         return None
@@ -51,7 +56,7 @@ def tidied(
         return None  # somebody writes there, or it is gone
     try:
         is_left = naming.is_earlier(token, run_id, round_number) or (lock.held and is_local(folder))
-        return doom(path) if is_left or _is_old(path) else None
+        return begin_deletion(path) if is_left or _is_old(path) else None
     finally:
         lock.release()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from phalanx.cli.mistakes import UsageError, nearest
 
 if TYPE_CHECKING:
-    from phalanx.checkpoint.shelf import Shelf
+    from phalanx.checkpoint.directory import StepDirectory
 
 __all__ = ["FLAGS", "main", "page", "table"]
 
@@ -39,18 +39,18 @@ def main(words: Sequence[str]) -> int:
     if not os.path.isdir(folder):
         raise UsageError(f"{folder!r} is no folder")
 
-    from phalanx.checkpoint.shelf import Shelf
+    from phalanx.checkpoint.directory import StepDirectory
 
-    shelf = Shelf(folder)
-    _refuse_step(shelf, folder)
+    directory = StepDirectory(folder)
+    _refuse_step(directory, folder)
     try:
-        steps = shelf.steps()
+        steps = directory.steps()
     except OSError as error:
         raise UsageError(f"{folder!r} cannot be read: {error.strerror}") from None
-    rows = [_row(shelf, step, verify="--verify" in flags) for step in steps]
-    aside = _set_aside(shelf)
+    rows = [_row(directory, step, verify="--verify" in flags) for step in steps]
+    aside = _set_aside(directory)
     if "--json" in flags:
-        head = {"format": "phalanx-checkpoints", "version": 1, "folder": str(shelf.folder)}
+        head = {"format": "phalanx-checkpoints", "version": 1, "folder": str(directory.folder)}
         show(json.dumps({**head, "steps": rows, "set_aside": aside}, indent=2) + "\n")
     else:
         show(table(rows, aside, time.time()))
@@ -100,22 +100,22 @@ def table(rows: Sequence[dict[str, Any]], aside: Sequence[str], now: float) -> s
     return "\n".join(text) + "\n"
 
 
-def _refuse_step(shelf: Shelf, folder: str) -> None:
+def _refuse_step(directory: StepDirectory, folder: str) -> None:
     """A step within a folder of checkpoints was given for the folder."""
     from phalanx.checkpoint.naming import MANIFEST, is_aside, is_own
 
-    path = shelf.folder
+    path = directory.folder
     if is_own(path.name) or is_aside(path.name) or (path / MANIFEST).is_file():
         raise UsageError(f"{folder!r} is one step; give the folder that it is in: {str(path.parent)!r}")
 
 
-def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
+def _row(directory: StepDirectory, step: int, *, verify: bool) -> dict[str, Any]:
     from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError
 
     row: dict[str, Any] = {"step": step, "size": None, "saved_at": None, "world_size": None, "parts": None}
     row |= {"meta": None, "state": "bad", "problems": []}
     try:
-        manifest = shelf.look(step)
+        manifest = directory.look(step)
         row |= {
             "size": sum(file.size for file in manifest.files.values()),
             "saved_at": manifest.saved_at,
@@ -123,7 +123,7 @@ def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
             "parts": len(manifest.parts) or 1,
             "meta": manifest.meta,
         }
-        problems = shelf.check(step) if verify else []
+        problems = directory.check(step) if verify else []
         row["problems"] = [str(problem) for problem in problems]
         is_bad = any(problem.is_damage for problem in problems)
         row["state"] = "bad" if is_bad else "unknown" if problems else "verified" if verify else "complete"
@@ -135,10 +135,10 @@ def _row(shelf: Shelf, step: int, *, verify: bool) -> dict[str, Any]:
     return row
 
 
-def _set_aside(shelf: Shelf) -> list[str]:
+def _set_aside(directory: StepDirectory) -> list[str]:
     from phalanx.checkpoint.listing import asides
 
-    return asides(shelf.folder)
+    return asides(directory.folder)
 
 
 def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:

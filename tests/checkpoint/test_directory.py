@@ -18,16 +18,16 @@ from tests.checkpoint.scenarios import flip_a_bit, save
 
 from phalanx.checkpoint import CannotCheck, NoGoodStep, Problem
 from phalanx.checkpoint.changing import changing
+from phalanx.checkpoint.directory import StepDirectory, refused
 from phalanx.checkpoint.files import Lock, RealFiles
 from phalanx.checkpoint.mounts import is_local, kind_of
 from phalanx.checkpoint.naming import step_name
-from phalanx.checkpoint.shelf import Shelf, refused
 
 
 @pytest.fixture
 def folder(quick_folder: Path) -> Path:
     for step in (1, 2, 3):
-        Shelf(quick_folder)
+        StepDirectory(quick_folder)
         save(quick_folder, step)
         (quick_folder / "kept").mkdir(exist_ok=True)
     return quick_folder
@@ -46,9 +46,9 @@ def copies(folder: Path, *steps: int) -> None:
 
 
 def test_a_folder_that_is_not_there_has_no_steps(tmp_path: Path) -> None:
-    assert Shelf(tmp_path / "nowhere").steps() == []
-    assert Shelf(tmp_path / "nowhere").retain(1) == []
-    Shelf(tmp_path / "nowhere").tidy()
+    assert StepDirectory(tmp_path / "nowhere").steps() == []
+    assert StepDirectory(tmp_path / "nowhere").retain(1) == []
+    StepDirectory(tmp_path / "nowhere").tidy()
     assert names(tmp_path) == set()
 
 
@@ -59,13 +59,13 @@ def test_only_folders_that_are_named_like_steps_are_listed(folder: Path) -> None
     (folder / ".step-000000010.job.r0.partial").mkdir()
     (folder / "step-000000011.bad").mkdir()
     (folder / f"step-{2**63}").mkdir()
-    assert Shelf(folder).steps() == [2, 3]
+    assert StepDirectory(folder).steps() == [2, 3]
 
 
 def test_retention_keeps_the_newest_good_steps(folder: Path) -> None:
     copies(folder, 4, 5)
-    assert Shelf(folder).retain(2) == [2, 3]
-    assert Shelf(folder).steps() == [4, 5]
+    assert StepDirectory(folder).retain(2) == [2, 3]
+    assert StepDirectory(folder).steps() == [4, 5]
     assert names(folder) == {"kept", "latest", step_name(4), step_name(5)}
 
 
@@ -73,24 +73,24 @@ def test_retention_does_not_count_damaged_steps_and_never_removes_the_last_good_
     copies(folder, 4, 5)
     (folder / step_name(5) / "weights").unlink()
     (folder / step_name(4) / "manifest.json").write_text("{}")
-    assert Shelf(folder).retain(1) == [2]
-    assert Shelf(folder).steps() == [3, 4, 5], "the newest good one is 3"
+    assert StepDirectory(folder).retain(1) == [2]
+    assert StepDirectory(folder).steps() == [3, 4, 5], "the newest good one is 3"
     shutil.rmtree(folder / step_name(3))
-    assert Shelf(folder).retain(1) == []
+    assert StepDirectory(folder).retain(1) == []
 
 
 def test_retention_keeps_what_was_just_saved_though_newer_steps_are_there(folder: Path) -> None:
     copies(folder, 1, 4)
-    assert Shelf(folder).retain(2, just=1) == [2]
-    assert Shelf(folder).steps() == [1, 3, 4]
+    assert StepDirectory(folder).retain(2, just=1) == [2]
+    assert StepDirectory(folder).steps() == [1, 3, 4]
 
 
 def test_folders_of_other_programs_are_never_removed(folder: Path) -> None:
     shutil.copytree(folder / step_name(2), folder / "checkpoint-1")
     (folder / "checkpoint-1/manifest.json").unlink()
     (folder / "checkpoint-1/weights.md5").write_text("0" * 32)
-    assert Shelf(folder).steps() == [1, 2, 3]
-    assert Shelf(folder).retain(1) == [2]
+    assert StepDirectory(folder).steps() == [1, 2, 3]
+    assert StepDirectory(folder).retain(1) == [2]
     assert "checkpoint-1" in names(folder)
 
 
@@ -100,11 +100,11 @@ def test_a_staging_folder_in_use_is_left_alone_and_one_that_nobody_holds_is_remo
         path.mkdir()
         (path / "weights").write_bytes(b"1")
     lock = RealFiles().lock(used, exclusive=False)
-    Shelf(folder).tidy()
+    StepDirectory(folder).tidy()
     assert used.name in names(folder)
     assert left.name not in names(folder)
     lock.release()
-    Shelf(folder).tidy()
+    StepDirectory(folder).tidy()
     assert used.name not in names(folder)
 
 
@@ -116,9 +116,9 @@ def test_what_ranks_of_this_round_write_together_is_left_alone_though_no_lock_is
     together.mkdir()
     for name in holds:
         (together / name).mkdir()
-    Shelf(folder).tidy(run_id="job", round_number=2)
+    StepDirectory(folder).tidy(run_id="job", round_number=2)
     assert together.name in names(folder), "rank 0 runs on the machine whose disk the others see"
-    Shelf(folder).tidy(run_id="job", round_number=3)
+    StepDirectory(folder).tidy(run_id="job", round_number=3)
     assert together.name not in names(folder)
 
 
@@ -126,7 +126,7 @@ def test_what_this_round_has_left_of_a_whole_step_is_removed(folder: Path) -> No
     left = folder / ".step-000000009.job.r2.0badf00d.partial"
     left.mkdir()
     (left / "weights").write_bytes(b"1")
-    Shelf(folder).tidy(run_id="job", round_number=2)
+    StepDirectory(folder).tidy(run_id="job", round_number=2)
     assert left.name not in names(folder)
 
 
@@ -139,7 +139,7 @@ def test_folders_of_runs_beside_the_steps_are_not_walked_through(folder: Path) -
         (path / "data.md5").write_text("0" * 32)
     (folder / "run-2026").mkdir()
     (folder / "run-2026/other.md5").write_text("0" * 32)
-    assert Shelf(folder).steps() == [2, 3]
+    assert StepDirectory(folder).steps() == [2, 3]
 
 
 class NoLocks(RealFiles):
@@ -159,7 +159,7 @@ def test_without_locks_a_staging_folder_is_left_alone_for_a_day_unless_it_is_of_
     day_ago = time.time() - 90_000
     os.utime(old / "weights", (day_ago, day_ago))
     os.utime(old, (day_ago, day_ago))
-    Shelf(folder, NoLocks()).tidy(run_id="job", round_number=3)
+    StepDirectory(folder, NoLocks()).tidy(run_id="job", round_number=3)
     assert {name for name in names(folder) if name.startswith(".")} == {young.name}
 
 
@@ -170,26 +170,26 @@ def test_what_is_removed_is_not_followed_out_of_the_folder(folder: Path, tmp_pat
     (left / "link").symlink_to(tmp_path)
     (folder / ".step-000000008.b.r0.1.partial").symlink_to(tmp_path)
     (folder / ".step-000000008.0.deleting").symlink_to(tmp_path)
-    Shelf(folder).tidy()
+    StepDirectory(folder).tidy()
     assert left.name not in names(folder)
     assert names(tmp_path) >= {"precious"}
 
 
 def test_a_damaged_step_that_was_set_aside_makes_way_for_another(folder: Path) -> None:
-    shelf = Shelf(folder)
-    assert shelf.set_aside(3, "why") == folder / "step-000000003.bad"
+    directory = StepDirectory(folder)
+    assert directory.set_aside(3, "why") == folder / "step-000000003.bad"
     assert (folder / "latest").readlink() == Path(step_name(2))
     copies(folder, 3)
-    assert shelf.set_aside(3, "why") == folder / "step-000000003.bad-2"
-    assert shelf.steps() == [2]
+    assert directory.set_aside(3, "why") == folder / "step-000000003.bad-2"
+    assert directory.steps() == [2]
 
 
 def test_what_another_process_has_replaced_is_not_set_aside(folder: Path) -> None:
-    shelf = Shelf(folder)
-    seen = shelf.identity(3)
+    directory = StepDirectory(folder)
+    seen = directory.identity(3)
     save(folder, 3, "second")
-    assert shelf.set_aside(3, "why", identity=seen) is None
-    assert shelf.steps() == [2, 3]
+    assert directory.set_aside(3, "why", identity=seen) is None
+    assert directory.steps() == [2, 3]
 
 
 def damage(folder: Path, how: str) -> None:
@@ -238,21 +238,21 @@ def damage(folder: Path, how: str) -> None:
 )
 def test_damage_is_found_and_named(how: str, says: str, folder: Path) -> None:
     damage(folder / step_name(3), how)
-    shelf = Shelf(folder)
-    problems = shelf.check(3)
+    directory = StepDirectory(folder)
+    problems = directory.check(3)
     assert says in str(problems[0])
-    assert shelf.check(2) == []
+    assert directory.check(2) == []
     if how != "a flipped bit":
         with pytest.raises(NoGoodStep, match=f"step 3 cannot be loaded: .*{says}"):
-            shelf.look(3)
+            directory.look(3)
 
 
 def test_readers_that_share_the_checking_find_what_one_would(folder: Path) -> None:
     for name in ("weights", "optimizer/state"):
         flip_a_bit(folder / step_name(3) / name)
-    shares = [Shelf(folder).check(3, share=(index, 3)) for index in range(3)]
+    shares = [StepDirectory(folder).check(3, share=(index, 3)) for index in range(3)]
     assert sorted(str(problem) for share in shares for problem in share) == sorted(
-        map(str, Shelf(folder).check(3))
+        map(str, StepDirectory(folder).check(3))
     )
     assert max(map(len, shares)) == 1
 
@@ -267,7 +267,7 @@ def test_a_step_of_a_newer_phalanx_is_not_taken_for_damaged(folder: Path) -> Non
     del value["checksum"]
     path.write_text(json.dumps(value | {"checksum": _checksum(value)}))
     with pytest.raises(CannotCheck, match="was saved by a newer phalanx"):
-        Shelf(folder).check(3)
+        StepDirectory(folder).check(3)
 
 
 def test_md5_files_stand_in_for_a_manifest(tmp_path: Path) -> None:
@@ -279,19 +279,19 @@ def test_md5_files_stand_in_for_a_manifest(tmp_path: Path) -> None:
             (tmp_path / name / file).write_bytes(b"1234")
             digest = hashlib.md5(b"1234").hexdigest()
             (tmp_path / name / (file + ".md5")).write_text(f"{digest}  {file}\n")
-    shelf = Shelf(tmp_path)
-    assert shelf.steps() == [20, 30]
-    assert shelf.check(20) == []
-    assert set(shelf.look(20).files) == {"a", "c", "sub/b"}
+    directory = StepDirectory(tmp_path)
+    assert directory.steps() == [20, 30]
+    assert directory.check(20) == []
+    assert set(directory.look(20).files) == {"a", "c", "sub/b"}
     (tmp_path / "step_30/sub/b").write_bytes(b"1235")
-    assert [str(problem) for problem in shelf.check(30)] == [
+    assert [str(problem) for problem in directory.check(30)] == [
         "step 30: sub/b is damaged: its md5 is not the one that was saved"
     ]
     (tmp_path / "global_step20/a.md5").unlink()
-    assert [str(problem) for problem in shelf.check(20)] == [
+    assert [str(problem) for problem in directory.check(20)] == [
         "step 20: a has neither a manifest nor a .md5 beside it"
     ]
-    assert shelf.set_aside(30, "why") is None, "it is not ours to rename"
+    assert directory.set_aside(30, "why") is None, "it is not ours to rename"
 
 
 @pytest.mark.parametrize(
@@ -319,8 +319,8 @@ def test_a_folder_behind_symbolic_links_is_that_folder(quick_folder: Path) -> No
     (quick_folder / "link").symlink_to("scratch/runs")
     for number, folder in enumerate(("scratch/new", "scratch/runs", "link")):
         save(quick_folder / folder, number)
-        assert number in Shelf(quick_folder / folder).steps()
-    assert Shelf(quick_folder / "disk/runs").steps() == [1, 2]
+        assert number in StepDirectory(quick_folder / folder).steps()
+    assert StepDirectory(quick_folder / "disk/runs").steps() == [1, 2]
 
 
 class MayNotList(RealFiles):
@@ -356,7 +356,7 @@ def test_a_manifest_is_read_in_small_pieces(folder: Path) -> None:
         def opened(self, path: Path) -> BinaryIO:
             return cast("BinaryIO", Few(path))
 
-    assert Shelf(folder, FewBytes()).look(3).step == 3
+    assert StepDirectory(folder, FewBytes()).look(3).step == 3
 
 
 def test_a_handler_that_interrupts_who_holds_the_lock_does_not_wait_for_it(folder: Path) -> None:
@@ -371,13 +371,13 @@ def test_a_handler_that_interrupts_who_holds_the_lock_does_not_wait_for_it(folde
                 raise OSError(errno.EDEADLK, "it would wait for itself") from None
 
     files = Interrupted()
-    shelf = Shelf(folder, files)
-    with changing(shelf.folder, files):
+    directory = StepDirectory(folder, files)
+    with changing(directory.folder, files):
         save(folder, 9, files=files)
     assert files.waits == 0
-    assert 9 in shelf.steps()
-    with changing(shelf.folder, files), pytest.raises(BlockingIOError):
-        RealFiles().lock(shelf.folder, exclusive=True)
+    assert 9 in directory.steps()
+    with changing(directory.folder, files), pytest.raises(BlockingIOError):
+        RealFiles().lock(directory.folder, exclusive=True)
 
 
 class Meanwhile(RealFiles):
@@ -397,20 +397,20 @@ def test_a_step_that_is_replaced_while_it_is_checked_is_not_damaged(folder: Path
     def replace() -> None:
         save(folder, 3, "a longer version")
 
-    shelf = Shelf(folder, Meanwhile("weights", replace))
-    assert shelf.check(3) == []
-    assert shelf.look(3).meta == {"version": "a longer version"}
-    shelf.files = Meanwhile("manifest.json", lambda: save(folder, 3, "x"))
-    assert shelf.look(3).step == 3
-    shelf.files = Meanwhile("weights", replace, times=1000)
+    directory = StepDirectory(folder, Meanwhile("weights", replace))
+    assert directory.check(3) == []
+    assert directory.look(3).meta == {"version": "a longer version"}
+    directory.files = Meanwhile("manifest.json", lambda: save(folder, 3, "x"))
+    assert directory.look(3).step == 3
+    directory.files = Meanwhile("weights", replace, times=1000)
     with pytest.raises(CannotCheck, match="replaced all the time"):
-        shelf.check(3)
+        directory.check(3)
 
 
 def test_a_step_that_is_removed_while_it_is_checked_is_gone_and_not_damaged(folder: Path) -> None:
-    shelf = Shelf(folder, Meanwhile("weights", lambda: shutil.rmtree(folder / step_name(3))))
+    directory = StepDirectory(folder, Meanwhile("weights", lambda: shutil.rmtree(folder / step_name(3))))
     with pytest.raises(NoGoodStep, match="is not in"):
-        shelf.check(3)
+        directory.check(3)
 
 
 def test_names_of_files_do_nothing_to_a_terminal(folder: Path) -> None:

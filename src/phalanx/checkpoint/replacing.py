@@ -15,14 +15,14 @@ from pathlib import Path
 from phalanx.checkpoint import naming
 from phalanx.checkpoint.files import Files
 
-__all__ = ["free_aside_name", "place"]
+__all__ = ["free_aside_name", "put_in_place"]
 
 _IN_THE_WAY = (errno.ENOTEMPTY, errno.EEXIST)
 _NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
 _TRIES = 8  # each is lost only to another job that publishes, or removes, the same step in this very moment
 
 
-def place(files: Files, staged: Path, step: int) -> tuple[Path, Path | None]:
+def put_in_place(files: Files, staged: Path, step: int) -> tuple[Path, Path | None]:
     """Publish ``staged`` as ``step`` in the same folder, and put that on the disk.
 
     Returns the step's folder, and where the step is that was there before. If the folder cannot be put on the disk,

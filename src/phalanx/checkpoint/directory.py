@@ -16,7 +16,16 @@ from typing import TypeVar
 
 from phalanx.checkpoint import naming
 from phalanx.checkpoint.changing import changing
-from phalanx.checkpoint.checking import (
+from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
+from phalanx.checkpoint.files import Files, RealFiles
+from phalanx.checkpoint.holding import TRIES, Hold
+from phalanx.checkpoint.listing import all_steps, is_folder, own_steps
+from phalanx.checkpoint.manifest import Manifest
+from phalanx.checkpoint.origin import log
+from phalanx.checkpoint.replacing import free_aside_name, put_in_place
+from phalanx.checkpoint.saved import Problem, SavedStep, printable
+from phalanx.checkpoint.tidying import tidied
+from phalanx.checkpoint.verification import (
     Damaged,
     checksum_problems,
     missing_problems,
@@ -24,24 +33,15 @@ from phalanx.checkpoint.checking import (
     share_of,
     tree,
 )
-from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
-from phalanx.checkpoint.files import Files, RealFiles
-from phalanx.checkpoint.holding import TRIES, Hold
-from phalanx.checkpoint.listing import all_steps, is_folder, own_steps
-from phalanx.checkpoint.manifest import Manifest
-from phalanx.checkpoint.origin import log
-from phalanx.checkpoint.placing import free_aside_name, place
-from phalanx.checkpoint.saved import Problem, SavedStep, printable
-from phalanx.checkpoint.tidying import tidied
 
-__all__ = ["Shelf", "log", "refused"]
+__all__ = ["StepDirectory", "log", "refused"]
 
 
 Identity = tuple[int, int]  # device and inode
 _T = TypeVar("_T")
 
 
-class Shelf:
+class StepDirectory:
     """The checkpoints in ``folder``, which need not be there yet."""
 
     def __init__(self, folder: str | os.PathLike[str], files: Files | None = None) -> None:
@@ -55,7 +55,7 @@ class Shelf:
         found = all_steps(self.folder)
         return sorted(found or all_steps(self.folder))  # a listing in the midst of renames may miss all
 
-    def place(self, step: int) -> Path:
+    def folder_of(self, step: int) -> Path:
         """The folder of a step. Raises ``NoGoodStep`` if there is none."""
         own = naming.step_name(step)
         if is_folder(self.folder / own):
@@ -111,14 +111,14 @@ class Shelf:
 
     def saved(self, step: int, manifest: Manifest, rank: int = 0, world_size_now: int = 1) -> SavedStep:
         """What a reader, which is ``rank``, gets of a step that was looked at."""
-        folder = self.place(step)
+        folder = self.folder_of(step)
         parts = tuple(folder / part for part in manifest.parts) or (folder,)
         return SavedStep(step, manifest.meta, manifest.world_size, folder, parts, rank, world_size_now)
 
     def identity(self, step: int) -> Identity | None:
         """Which folder a step is, whatever its name: for ``set_aside`` after a long look. None: it is gone."""
         try:
-            status = os.lstat(self.place(step))
+            status = os.lstat(self.folder_of(step))
         except (OSError, NoGoodStep):
             return None
         return status.st_dev, status.st_ino
@@ -131,7 +131,7 @@ class Shelf:
         """
         with changing(self.folder, self.files):
             try:
-                folder = self.place(step)
+                folder = self.folder_of(step)
             except NoGoodStep:
                 return None
             if not naming.is_own(folder.name) or (identity is not None and self.identity(step) != identity):
@@ -163,17 +163,17 @@ class Shelf:
             if still_wanted is not None:
                 still_wanted()
             self._supersede(supersedes or {})
-            final, old = place(self.files, staged, step)
-            doomed = []
+            final, old = put_in_place(self.files, staged, step)
+            to_delete = []
             try:
                 self._point_latest()
                 if old is not None:
-                    doomed.append(self._doom(old))
+                    to_delete.append(self._begin_deletion(old))
                 self.files.sync_folder(self.folder)
             except OSError as error:  # the step is there, whole, and on the disk: this is tidied another time
                 log.warning("step %d is saved, but in %s %s", step, self.folder, _said(error))
                 return final
-        self._delete(doomed)
+        self._delete(to_delete)
         return final
 
     def retain(self, keep: int, *, just: int | None = None) -> list[int]:
@@ -183,19 +183,19 @@ class Shelf:
         ours by name do not count, and are never removed. Never raises.
         """
         gone: list[int] = []
-        doomed: list[Path] = []
+        to_delete: list[Path] = []
         try:
             with changing(self.folder, self.files):
                 own = own_steps(self.folder)
                 for step in self._not_needed(own, keep, just):
-                    doomed.append(self._doom(self.folder / own[step]))
+                    to_delete.append(self._begin_deletion(self.folder / own[step]))
                     gone.append(step)
-                if doomed:
+                if to_delete:
                     self.files.sync_folder(self.folder)
         except OSError as error:
             log.warning("old steps in %s could not be removed: %s", self.folder, _said(error))
             return gone
-        self._delete(doomed)
+        self._delete(to_delete)
         return gone
 
     def tidy(self, *, run_id: str = "", round_number: int = 0) -> None:
@@ -208,19 +208,19 @@ class Shelf:
             names = [name for name in os.listdir(self.folder) if name.startswith(".step-")]
             if not names:
                 return
-            doomed: list[Path] = []
+            to_delete: list[Path] = []
             with changing(self.folder, self.files):
                 for name in sorted(names):
-                    path = tidied(self.folder, name, self.files, self._doom, run_id, round_number)
-                    doomed += [] if path is None else [path]
-                if doomed:  # nothing is deleted before it is on the disk that it has no step's name
+                    path = tidied(self.folder, name, self.files, self._begin_deletion, run_id, round_number)
+                    to_delete += [] if path is None else [path]
+                if to_delete:  # nothing is deleted before it is on the disk that it has no step's name
                     self.files.sync_folder(self.folder)
         except FileNotFoundError:
             return
         except OSError as error:
             log.warning("what earlier saves left in %s could not be removed: %s", self.folder, _said(error))
             return
-        self._delete(doomed)
+        self._delete(to_delete)
 
     def ensure(self) -> None:
         """Make the folder if it is not there, and put its name on the disk. Raises ``OSError``."""
@@ -253,11 +253,11 @@ class Shelf:
     def discard(self, folder: Path) -> None:
         """Remove a folder of ours that no step's name points to. Never raises."""
         try:
-            doomed = self._doom(folder)
+            to_delete = self._begin_deletion(folder)
         except OSError as error:
             log.warning("%s could not be removed: %s", folder, _said(error))
             return
-        self._delete([doomed])
+        self._delete([to_delete])
 
     def _supersede(self, steps: Mapping[int, Identity | None]) -> None:
         moved = []
@@ -279,7 +279,7 @@ class Shelf:
         """What ``look`` finds in a step, and in which folder: from its beginning to its end the same one."""
         for _ in range(TRIES):
             try:
-                hold = Hold(self.place(step))
+                hold = Hold(self.folder_of(step))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             try:
@@ -317,10 +317,10 @@ class Shelf:
             return False
         return True
 
-    def _doom(self, path: Path) -> Path:
-        doomed = self.folder / naming.doomed_name(path.name, os.urandom(4).hex())
-        self.files.rename(path, doomed)
-        return doomed
+    def _begin_deletion(self, path: Path) -> Path:
+        to_delete = self.folder / naming.deleting_name(path.name, os.urandom(4).hex())
+        self.files.rename(path, to_delete)
+        return to_delete
 
     def _delete(self, folders: list[Path]) -> None:
         for folder in folders:
