@@ -217,3 +217,42 @@ def test_without_an_agent_nothing_is_installed() -> None:
         "assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
     )
     subprocess.run([sys.executable, "-c", source], check=True, start_new_session=True, timeout=60)
+
+
+@pytest.mark.parametrize("has_handler", [False, True])
+def test_a_neighbour_of_a_failed_rank_that_hangs_does_not_take_the_grace(
+    launch: Launch, script: Script, has_handler: bool
+) -> None:
+    """It asks whether it should stop, and hangs in a collective of a round that is over: nothing is to be waited for.
+
+    A script with a handler of its own is asked as ever.
+    """
+    train = script(
+        f"""
+        import os, signal, sys, time
+        import phalanx
+        from telling import tell
+
+        phalanx.should_stop()
+        if {has_handler}:
+            signal.signal(signal.SIGTERM, lambda *_: (tell("own handler"), os._exit(0)))
+            phalanx.should_stop()
+        phalanx.values().set(f"here/{{os.environ['RANK']}}", b"")  # the agent has read what was said before
+        tell("ready")
+        while os.environ["RANK"] == "1":
+            if os.path.exists("fail"):
+                sys.exit(3)
+            time.sleep(0.01)
+        time.sleep(1_000)
+        """
+    )
+    job = launch("--standalone", "--nproc-per-node", 3, "--shutdown-timeout", GRACE_S, train)
+    job.told("ready", 3)
+
+    failed_at = time.monotonic()
+    (job.folder / "fail").touch()
+
+    assert job.wait() == 3
+    assert time.monotonic() - failed_at < LONG_BEFORE_HALF_OF_THE_GRACE_S
+    if has_handler:
+        assert len(job.told("own handler", 2)) == 2

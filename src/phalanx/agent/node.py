@@ -174,12 +174,15 @@ class Node:
             channel_path=channel_path,
             on_round=self._on_round,
             connected=lambda: self._channel.connected,
+            deaf=lambda: self._channel.deaf,
             on_exit=self._channel.wills.worker_ended,
             on_timers=None if self._observer is None else self._observer.timers_moved,
         )
         own: dict[type, Callable[[Any], None]] = {
             AnnounceCheckpoint: lambda asked: self._channel.announce_checkpoint(asked.reason, asked.request),
-            AnnounceStop: self._announce_stop,
+            AnnounceStop: lambda one: self._channel.announce_stop(
+                signal.Signals(one.signal).name, one.grace_s, one.cause
+            ),
             Fence: self._set_fence,
             HoldPort: self._hold_port,
             ReleasePort: self._release_port,
@@ -337,9 +340,6 @@ class Node:
         values = None if store is None else SharedValues(store, JobKeys(run_id).values(settled.number))
         self._channel.new_round(settled.number, values)
         self._release_port(None)
-
-    def _announce_stop(self, command: AnnounceStop) -> None:
-        self._channel.announce_stop(signal.Signals(command.signal).name, command.grace_s, command.cause)
 
     def _hold_port(self, command: HoldPort) -> None:
         self._release_port(None)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     import _signal  # the C module's names: no enum, and no ``signal.py`` beside the script takes its place
 
-__all__ = ["leave_by_itself"]
+__all__ = ["is_ours", "leave_by_itself"]
 
 _masks: dict[int, set[Any]] = {}  # of signals, of threads that are forking
 _watches_forks = False
@@ -44,6 +44,11 @@ def leave_by_itself() -> bool:
             before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child
         )
     return True
+
+
+def is_ours() -> bool:
+    """Whether SIGTERM does nothing here by our doing. A script may set a handler of its own at any time."""
+    return _signal.getsignal(_signal.SIGTERM) is _do_nothing
 
 
 def _is_signalled_by_agent() -> bool:
@@ -74,7 +79,7 @@ def _do_nothing(_number: int, _frame: object) -> None:
 
 
 def _before_fork() -> None:
-    if _signal.getsignal(_signal.SIGTERM) is _do_nothing:
+    if is_ours():
         _masks[get_ident()] = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
         _signal.pthread_sigmask(_signal.SIG_BLOCK, (_signal.SIGTERM,))
 
@@ -86,7 +91,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    if _signal.getsignal(_signal.SIGTERM) is _do_nothing:
+    if is_ours():
         _signal.signal(_signal.SIGTERM, _signal.SIG_DFL)
     _after_fork()
     _masks.clear()

@@ -106,8 +106,7 @@ def should_stop(step: int | None = None, *, margin: int = 2) -> bool:
     (False, False)
     """
     client = _client()
-    if not client.leaves_by_itself:
-        client.leave_by_itself()
+    client.leave_by_itself()
     is_told = client.is_told_to_stop()
     return is_told if step is None or not is_told else client.agreed_steps.should_stop(step, margin)
 
@@ -125,8 +124,7 @@ def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
     client = _client()
     if step is None:
         return client.is_told_to_stop() or bool(client.wanted)
-    if not client.leaves_by_itself:
-        client.leave_by_itself()
+    client.leave_by_itself()
     is_told = client.is_told_to_stop()
     return (is_told or client.has_request) and client.agreed_steps.should_checkpoint(step, margin)
 
@@ -186,14 +184,23 @@ class _Client:
         self.wanted: set[str] = set()
         """Those of them, or of earlier ones, that this process has not answered by a checkpoint."""
         self.tells_taken = False
-        self.leaves_by_itself = not self._path
-        """It does not die of the stop signal; or without an agent, which sends none."""
+        self._has_looked = not self._path  # at the stop signal; without an agent there is none
+        self._is_ours: Callable[[], bool] | None = None  # whether SIGTERM does nothing by our doing
+        self._has_told = False  # the agent, on this connection, that it is so
 
     def leave_by_itself(self) -> None:
-        """See ``_stop_signal``."""
-        from ._stop_signal import leave_by_itself
+        """See ``_stop_signal``. The agent is told, because where nothing can be saved it has to end us otherwise."""
+        if not self._has_looked:
+            from ._stop_signal import is_ours, leave_by_itself
 
-        self.leaves_by_itself = leave_by_itself()
+            self._has_looked = leave_by_itself()
+            self._is_ours = is_ours if is_ours() else None
+        if self._is_ours is None:
+            return
+        is_so = self._is_ours()
+        if is_so != self._has_told:
+            self._has_told = is_so
+            self.notify(lambda: {"type": "leaves", "is_so": int(is_so)})
 
     def progress(self, step: int) -> None:
         now = time.monotonic()
@@ -309,6 +316,7 @@ class _Client:
         return self._notices
 
     def _lose(self) -> None:
+        self._has_told = False
         self._retry_at = time.monotonic() + _RETRY_S
         if self._notices is not None:
             self._notices.socket.close()

@@ -35,6 +35,7 @@ from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 __all__ = ["ChannelServer"]
 
 REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
+CAUSES_WITHOUT_A_STEP = ("failure", "loss")  # a rank has ended, and will not come to any
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
@@ -62,6 +63,8 @@ class ChannelServer:
         self.round = 0
         self.stop_line: bytes | None = None
         self.checkpoint_line: bytes | None = None
+        self._cause = ""
+        """Why the workers of this round are being stopped; empty: they are not."""
         self.connections: set[_Connection] = set()
         """Those that are served; one that was ended is in ``leaving`` until its last words are out."""
         self.leaving: dict[_Connection, asyncio.Transport] = {}
@@ -108,6 +111,16 @@ class ChannelServer:
         """Local ranks of this round that hear what is announced."""
         return {one.local_rank for one in self.connections if one.local_rank is not None}
 
+    @property
+    def deaf(self) -> set[int]:
+        """Local ranks that SIGTERM does not end, in a stop for which the ranks cannot agree on a step.
+
+        They had it do nothing because they leave at such a step (``should_stop``). As it is they may hang for ever.
+        """
+        if self._cause not in CAUSES_WITHOUT_A_STEP:
+            return set()
+        return {one.local_rank for one in self.connections if one.leaves and one.local_rank is not None}
+
     def new_round(self, number: int, values: SharedValues | None = None) -> None:
         """Serve the workers of round ``number`` from now on; values, stops and connections of others are over.
 
@@ -115,6 +128,7 @@ class ChannelServer:
         """
         self.round = number
         self.stop_line = self.checkpoint_line = None
+        self._cause = ""
         self._values = values
         self.wills.new_round(values)
         for request in self._give_up(lambda _: True):
@@ -130,6 +144,7 @@ class ChannelServer:
 
     def announce_stop(self, signal_name: str, grace_s: float, cause: str = "asked") -> None:
         """Tell the workers of this round, also those that connect later, that they are being stopped."""
+        self._cause = cause
         said = {
             "signal": signal_name,
             "grace_s": grace_s,
@@ -241,6 +256,8 @@ class _Connection(asyncio.Protocol):
         self.round: int | None = None
         self.local_rank: int | None = None
         self.pid = 0
+        self.leaves = False
+        """SIGTERM does nothing in the process at the other end."""
         self.asking = 0
         """How many of its requests are under way."""
         self._transport: asyncio.Transport | None = None
@@ -332,6 +349,8 @@ class _Connection(asyncio.Protocol):
                 self.answer(
                     number, error=wills.take(self.local_rank, fields.text("key"), fields.binary("value"))
                 )
+            elif fields.text("type") == "leaves":
+                self.leaves = fields.integer("is_so") != 0
             elif fields.text("type") in REQUESTS:
                 kind = fields.text("type")
                 self.server.ask(self, fields.integer("id"), kind, REQUESTS[kind](fields))

@@ -52,7 +52,8 @@ HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
 class Processes:
     """``perform`` maps each command to what does it. ``on_round`` is called before the workers of a round start.
 
-    ``connected`` tells which local ranks hear over their channel that they are being stopped.
+    ``connected`` tells which local ranks hear over their channel that they are being stopped, ``deaf`` which of them
+    SIGTERM does not end though nothing is to be waited for.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Processes:
         channel_path: str,
         on_round: Callable[[Round], None],
         connected: Callable[[], Collection[int]],
+        deaf: Callable[[], Collection[int]],
         on_exit: Callable[[int, int], None],
         on_timers: Callable[[], None] | None = None,
     ) -> None:
@@ -75,6 +77,7 @@ class Processes:
         self._channel_path = channel_path
         self._on_round = on_round
         self._connected = connected
+        self._deaf = deaf
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
@@ -217,8 +220,12 @@ class Processes:
     def _signal_workers(self, command: SignalWorkers) -> None:
         self._are_asked = True
         self._say_not_warned()
-        if self.workers is not None:
-            self.workers.send_signal(command.signal)
+        if self.workers is None:
+            return
+        if command.signal == signal.SIGTERM:
+            for local_rank in self._deaf():  # as the default action of SIGTERM would
+                self.workers.send_to(local_rank, signal.SIGKILL)
+        self.workers.send_signal(command.signal)
 
     def _signal_tree(self, command: SignalTree) -> None:
         self._are_asked = True
