@@ -42,8 +42,6 @@ class Node:
             "--nproc-per-node",
             "2",
         ]
-        # Ahead of a stop that can wait, such as for a node that joins, workers have time to save and to leave.
-        own += ["--warn-before", "10s"]
         script = [
             str(SCRIPT),
             "--steps",

@@ -1,6 +1,6 @@
 """DistributedDataParallel on a small set of images, on any number of workers, which may change while it trains.
 
-    phalanx run --nproc-per-node 2 --max-restarts 3 --warn-before 30s examples/ddp/train.py --checkpoints /tmp/ddp
+    phalanx run --nproc-per-node 2 --max-restarts 3 examples/ddp/train.py --checkpoints /tmp/ddp
 
 Each step takes the same 192 images whatever the number of workers is, each worker its share of them. So a job that
 loses workers, gets more, or starts anew at a checkpoint follows the curve that it would have followed anyway. (This
