@@ -68,7 +68,10 @@ def test_a_worker_that_is_too_slow_is_ended_and_named_and_its_job_is_tried_again
         assert job.wait() == 137
         assert b"its timer ended it, because it was too slow in the step" in job.stderr
     first = json.loads(report.read_text())["first_failure"]
-    assert first["explanation"] == ["its timer ended it, because it was too slow in the step"]
+    (explanation,) = first["explanation"]
+    assert explanation.startswith(
+        "its timer ended it, because it was too slow in the step; stacks of all ranks: "
+    )
 
 
 def test_a_fifo_that_cannot_be_made_is_one_sentence_before_anything_starts(tmp_path: Path) -> None:
