@@ -29,7 +29,10 @@ TAKES: dict[str, tuple[set[str], str]] = {
     "ChildFailedError": ({"first_rank"}, "the first failure can be named; by default it is the earliest"),
     "DefaultLogsSpecs": ({"max_bytes", "stderr_tail"}, "keeps log files below a size, and the end of stderr"),
     "EtcdRendezvousBackend": ({"name"}, "can go by another backend's name"),
-    "FileTimerServer": ({"is_worker"}, "can be told who may be ended, whatever a request says"),
+    "FileTimerServer": (
+        {"end_worker", "is_worker", "on_requests"},
+        "can be told who may be ended, whatever a request says, and by whom; tells when workers make progress",
+    ),
     "LogsDest": ({"max_bytes", "stderr_tail"}, "keeps log files below a size, and the end of stderr"),
     "MultiprocessContext": ({"affinity", "tree"}, "binds workers to CPUs, and sweeps what they leave behind"),
     "PContext": ({"affinity", "tree"}, "binds workers to CPUs, and sweeps what they leave behind"),

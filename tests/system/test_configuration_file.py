@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 RUN = [sys.executable, "-m", "phalanx", "run"]
 TELL = (
     "import json, os, sys\n"
@@ -85,14 +84,6 @@ def test_a_file_that_a_variable_names_is_for_this_job_and_not_for_one_inside_of_
 def test_a_failing_program_ends_the_job_as_without_a_file(folder: Path) -> None:
     (folder / "fails.yaml").write_text("script: {command: bash, args: [-c, exit 7]}\n")
     assert run("--config", "fails.yaml", cwd=folder).returncode == 7
-
-
-def test_the_example_runs(tmp_path: Path) -> None:
-    for name in ("job.yaml", "train.py"):
-        (tmp_path / name).write_bytes((ROOT / "examples" / name).read_bytes())
-    done = run("--config", "job.yaml", "--log-dir", "logs", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "fitted y" in done.stdout
 
 
 def test_looking_starts_nothing_and_writes_nothing(folder: Path) -> None:
