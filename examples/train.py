@@ -3,7 +3,7 @@
 Each rank fits its own shard, and rank 0 saves the line every few steps, in a folder of this job's own. A worker that
 starts anew continues at the last checkpoint, because the loop begins at the step that is found there.
 
-    phalanx run --nproc-per-node 2 --max-restarts 1 examples/train.py --steps 60 --lose-worker-at 33
+    phalanx run --nproc-per-node 2 --max-restarts 1 examples/train.py --steps 60 --lose-worker-at 39
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_the_first_command_shows_what_is_written_there_and_does_so_again(tmp_pat
         done = run(words, tmp_path)
         assert done.returncode == 0, done.stdout
         # Which checkpoint was the last before the loss is the scheduler's business, and so is the order of two streams.
-        assert_shown([line for line in lines if "at step 30" not in line], done.stdout.splitlines())
+        assert_shown([line for line in lines if "step 30" not in line], done.stdout.splitlines())
         assert set(map(_kind, done.stdout.splitlines())) == set(map(_kind, lines))
 
 
