@@ -154,6 +154,15 @@ def test_while_nobody_reads_what_the_launcher_says(
     assert job.wait() == 128 + number
 
 
+def _is_lost_by_the_interpreter(job: Job) -> bool:
+    """Before our command has begun, Python may lose a KeyboardInterrupt in a callback of an import, and says so."""
+    while job.process.poll() is None:
+        if b"Exception ignored in" in job.stderr and b"KeyboardInterrupt" in job.stderr:
+            return True
+        time.sleep(0.02)  # until one or the other: the test's own limit ends it
+    return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_at_whatever_moment_of_the_start(launch: Launch, number: signal.Signals) -> None:
@@ -165,10 +174,13 @@ def test_at_whatever_moment_of_the_start(launch: Launch, number: signal.Signals)
 
         job.send(number)
 
+        is_lost = _is_lost_by_the_interpreter(job)
+        if is_lost:
+            job.send(number)
         code = job.wait()
         so_early = (-number, 1) if number == signal.SIGINT else (-number,)  # not even our command had begun
         assert code in (128 + number, *so_early)
-        if code == 128 + number:
+        if code == 128 + number and not is_lost:
             assert b"Traceback" not in job.stderr
             assert len(own_lines(job)) <= 1
             assert os.listdir(job.temp) == []
