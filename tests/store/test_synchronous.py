@@ -206,18 +206,21 @@ def test_a_call_that_waits_is_told_when_the_store_is_closed() -> None:
 
 
 def test_closing_leaves_no_thread() -> None:
+    before = set(threading.enumerate())  # other tests may have left stores to the garbage collector
     with opened() as store:
         store.set("a", "1")
-    assert "phalanx-store" not in {thread.name for thread in threading.enumerate()}
+    assert "phalanx-store" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+
     async def open_store() -> Store:
         raise Unclear("nobody there")
 
     with pytest.raises(Unclear, match="nobody there"):
         SynchronousStore.open(open_store, prefix=PREFIX)
-    assert "phalanx-store" not in {thread.name for thread in threading.enumerate()}
+    assert "phalanx-store" not in {thread.name for thread in set(threading.enumerate()) - before}
 
 
 def test_a_call_from_the_loop_itself_is_a_mistake() -> None:
