@@ -18,20 +18,11 @@ import time
 from collections.abc import Callable, Collection
 from typing import NoReturn, Self
 
+from phalanx.agent.processes.keeper import DEAF_TO
 from phalanx.multiprocessing.pidfd import has_ended
 
 __all__ = ["Guard"]
 
-_DEAF_TO = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGTSTP,
-    signal.SIGPIPE,
-)
 _END_S = 10.0
 
 
@@ -103,7 +94,7 @@ def _live(
     """The guard's whole life; nothing of the parent's code runs after it."""
     try:
         gc.disable()
-        for number in _DEAF_TO:
+        for number in DEAF_TO:
             signal.signal(number, signal.SIG_IGN)
         os.setsid()
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -108,10 +108,6 @@ class Job(Struct):
         """Whether no worker of its agents here is missing."""
         return all(agent.is_complete for agent in self.agents)
 
-    def agent_of(self, node: int) -> Agent:
-        """The agent of the node with this number, which is here."""
-        return next(agent for agent in self.agents if agent.node == node)
-
     def __str__(self) -> str:
         """The job in a list of several: id, script, ranks, pids."""
         ranks = ", ".join(str(one.rank) for one in self.workers)

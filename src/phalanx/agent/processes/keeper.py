@@ -30,13 +30,13 @@ from phalanx.multiprocessing.pidfd import has_ended, is_supported, watch_child
 from phalanx.multiprocessing.procfs import now_ticks, start_ticks_of
 from phalanx.multiprocessing.trees import ProcessTree
 
-__all__ = ["Keeper"]
+__all__ = ["DEAF_TO", "Keeper"]
 
 _PACKET = struct.Struct("=Bqq")
 _PATH_MAX = 4096
 _UNKNOWN = -1
 
-_DEAF_TO = (
+DEAF_TO = (
     signal.SIGINT,
     signal.SIGTERM,
     signal.SIGHUP,
@@ -46,6 +46,8 @@ _DEAF_TO = (
     signal.SIGTSTP,
     signal.SIGPIPE,
 )
+"""Signals that end programs. Who is there to clear up after others ignores them."""
+
 # What the kernel does not let go by then it may never let go, and nobody is left to be told.
 KILL_FOR_S = 10.0
 # A killed process ends, and wakes us, within milliseconds; this is for one that does not, and for a fork seen too late.
@@ -90,7 +92,7 @@ class Keeper:
         # older than its tree is no member.
         born_ticks = now_ticks()
         # Until it is deaf and has left the session, a Ctrl-C for the agent would end the keeper too.
-        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _DEAF_TO)
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, DEAF_TO)
         try:
             pid = os.fork()
             if pid == 0:
@@ -180,7 +182,7 @@ def _live(
 def _detach(kept: Collection[int], unblocked: Collection[int]) -> None:
     """Become deaf, leave the session, and hold nothing else open that somebody waits to see closed."""
     gc.disable()  # a collection would write to every page that we share with the agent
-    for signum in _DEAF_TO:
+    for signum in DEAF_TO:
         signal.signal(signum, signal.SIG_IGN)
     signal.set_wakeup_fd(-1)
     os.setsid()
