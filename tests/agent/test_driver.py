@@ -54,8 +54,13 @@ def test_a_keeper_that_was_killed_is_told_and_the_job_goes_on(tmp_path: Path) ->
         tmp_path,
         """
         import os, pathlib, signal, time
-        children = pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
-        keeper = next(int(one) for one in children if "keeper" in pathlib.Path(f"/proc/{one}/comm").read_text())
+        children = pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
+        def keepers():
+            comms = {one: pathlib.Path(f"/proc/{one}/comm").read_text() for one in children.read_text().split()}
+            return [int(one) for one, comm in comms.items() if "keeper" in comm]
+        while not (found := keepers()):  # it names itself, which may be after the start of workers
+            time.sleep(0.01)
+        [keeper] = found
         os.kill(keeper, signal.SIGKILL)
         while os.path.exists(f"/proc/{keeper}/exe"):
             time.sleep(0.01)

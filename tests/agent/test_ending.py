@@ -38,6 +38,7 @@ from phalanx.agent.verdict.stored import verdict_from, verdict_text
 from phalanx.agent.verdict.verdict import Ending, Verdict
 from phalanx.multiprocessing.machine import NameStuck, SignalTree, SignalWorkers, WarnWorkers
 from phalanx.rendezvous import events
+from phalanx.rendezvous.asks import Ask, AskHeard
 from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.rendezvous.stored import Outcome
 
@@ -102,6 +103,51 @@ def test_an_end_of_the_job_while_a_failure_stops_the_workers_brings_their_end_no
     machine.step(WorkersExited({1: 7}), 1)
     machine.step(Noticed((events.JobDecided(FAILED),)), 3)
     assert machine.deadline == 5
+
+
+# What is told again
+
+
+def test_workers_hear_when_less_time_is_left_and_that_there_is_no_step_to_agree_on_any_more() -> None:
+    machine, _ = running(graces=Graces(stop_s=40, restart_s=5, resize_s=300))
+    assert only(machine.step(stopped_round(StopCause.PLANNED), 1), AnnounceStop).grace_s == 300
+    lost = stopped_round(StopCause.LOSS, grace_s=8.0, is_own=True)
+    assert machine.step(lost, 11) == [AnnounceStop(TERM, 8, "loss")]
+    assert machine.step(lost, 12) == [], "no news"
+    assert machine.step(stopped_round(StopCause.LOSS, grace_s=2.0), 13) == [AnnounceStop(TERM, 2, "loss")]
+
+
+def test_a_shorter_time_for_what_can_wait_leaves_a_failure_a_failure() -> None:
+    machine, _ = running(graces=Graces(stop_s=2, restart_s=30, resize_s=30))
+    machine.step(WorkersExited({1: 7}), 1)
+    told = machine.step(Noticed((events.JobDecided(SUCCESS),)), 3)
+    assert told == [AnnounceStop(TERM, 2, "failure")]
+
+
+def test_a_warning_that_is_cut_short_is_told() -> None:
+    machine, _ = running(graces=WARNING)
+    assert only(machine.step(stopped_round(StopCause.PLANNED), 1), AnnounceStop).grace_s == 129
+    told = machine.step(stopped_round(StopCause.LOSS, grace_s=8.0, is_own=True), 11)
+    assert told == [AnnounceStop(TERM, 8, "loss"), SignalWorkers(TERM)]
+    assert machine.deadline == 19
+
+
+def test_a_rank_that_is_lost_ends_the_agreement_and_not_the_time_whenever_it_is_heard() -> None:
+    lost = Noticed((AskHeard(Ask.NO_STEP, "n1.1.lost", ""),))
+    machine, _ = running(graces=GRACES)
+    machine.step(stopped_round(StopCause.PLANNED), 1)
+    assert machine.step(lost, 3) == [AnnounceStop(TERM, 7, "loss")]
+    assert machine.step(lost, 4) == []
+    assert machine.deadline == 10
+
+    machine, _ = running(graces=GRACES)
+    assert machine.step(lost, 1) == [], "nothing is stopped yet"
+    assert only(machine.step(stopped_round(StopCause.PLANNED), 2), AnnounceStop).cause == "loss"
+
+
+def test_a_rank_that_is_lost_is_no_news_where_no_worker_is_left() -> None:
+    machine, _ = waiting(graces=GRACES)
+    assert machine.step(Noticed((AskHeard(Ask.NO_STEP, "n1.1.lost", ""),)), 1) == []
 
 
 # The warning
@@ -181,7 +227,11 @@ def test_who_is_told_to_leave_while_workers_start_keeps_its_own_signal_and_grace
     machine.step(StopAsked(INT, 40), 1)
     machine.step(stopped_round(StopCause.PLANNED), 1)
     machine.step(stopped_round(StopCause.LOSS, grace_s=2.0), 2)
-    assert machine.step(WorkersSpawned({0: 100, 1: 101}), 3) == [AnnounceStop(INT, 40), SignalWorkers(INT)]
+    assert machine.step(WorkersSpawned({0: 100, 1: 101}), 3) == [
+        AnnounceStop(INT, 40),
+        SignalWorkers(INT),
+        AnnounceStop(TERM, 2, "loss"),
+    ]
     assert machine.deadline == 5
 
 

@@ -140,16 +140,16 @@ def test_a_timer_that_is_over_while_stacks_are_saved_for_another_node_asks_that_
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_who_refuses_to_end_is_killed_when_the_grace_is_over(nodes: int) -> None:
     machine, group = running(nodes)
-    slow = TimerExpired(101, 15, "forward")
+    slow = TimerExpired(101, 15, "forward", started=7)
     machine.step(slow, 1)
     machine.step(StacksSaved(1), 2)
     if nodes > 1:
         machine.step(ANSWERED, 2)
     assert (machine.state, machine.deadline) == (StacksState.IDLE, 2 + group.grace_s)
     assert machine.step(DeadlinePassed(), 31.9) == []
-    said, killed = machine.step(DeadlinePassed(), 32)
-    assert "has not ended by SIGTERM within 30 s: it is killed" in said.text
-    assert killed == END
+    [killed] = machine.step(DeadlinePassed(), 32)  # said by whoever has seen that it still runs
+    assert "has not ended by SIGTERM within 30 s: it is killed" in killed.late
+    assert (killed.pid, killed.signal, killed.started) == (101, KILL, 7)
     assert (machine.deadline, machine.step(DeadlinePassed(), 99)) == (None, [])
 
 
@@ -181,6 +181,15 @@ def test_files_that_are_written_too_late_belong_to_nobody() -> None:
     machine.step(SLOW, 20)
     assert machine.step(StacksSaved(1), 21) == []
     assert machine.step(StacksSaved(2), 22) == [END]
+
+
+def test_what_was_begun_in_the_round_before_is_not_this_rounds() -> None:
+    before, group = running(nodes=1)
+    before.step(SLOW, 1)
+    machine = StacksMachine(group, before)
+    [begun] = [one for one in machine.step(SLOW, 2) if isinstance(one, SaveStacks)]
+    assert machine.step(StacksSaved(1), 2.1) == []
+    assert machine.step(StacksSaved(begun.number), 2.2) == [END]
 
 
 def test_a_process_without_a_rank_is_named_by_its_number() -> None:

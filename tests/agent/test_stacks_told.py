@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.agent.evidence.stacks import FILE_NAME, Asked, py_spy, save
+from phalanx.agent.evidence.stacks import FILE_BYTES_MAX, FILE_NAME, Asked, py_spy, save
 from phalanx.multiprocessing.nameless import NamelessFile
 
 THREADS = """
@@ -53,9 +53,6 @@ def told(file: NamelessFile, folder: Path, threads: int, spy: str | None) -> str
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             one = Asked.of(0, process.pid, str(folder), file)
-            assert one.can_answer
-            process.send_signal(one.signal)
-            one.is_asked = True
             assert save([one], "a test wants it", spy, lambda _pid: None) == []
             one.close()
         finally:
@@ -89,3 +86,58 @@ def test_few_threads_are_all_told_and_nothing_is_added(file: NamelessFile, tmp_p
     assert "in in_the_collective" in text
     assert "py-spy" not in text
     assert "newest" not in text
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        yield process
+        process.kill()
+
+
+def no_spy(folder: Path) -> str:
+    """A program in the place of py-spy, which says what nobody may be told."""
+    path = folder / "py-spy"
+    path.write_text(f"#!/bin/sh\ntouch {folder}/was_run\necho 'a stack of a stranger'\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_who_has_ended_is_not_waited_for_and_whoever_has_its_number_is_not_looked_at(
+    sleeper: subprocess.Popen[bytes], file: NamelessFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.agent.evidence.stacks.ANSWER_S", 1000.0)
+    one = Asked.of(0, sleeper.pid, str(tmp_path), file)
+    sleeper.kill()
+    sleeper.wait(60)
+    one.pid = os.getppid()  # as if it had got the number
+    monkeypatch.setattr(Asked, "ask", lambda self: setattr(self, "is_asked", True))
+    assert save([one], "a test wants it", no_spy(tmp_path), lambda _pid: None) == []
+    one.close()
+    assert "the process has ended" in (tmp_path / FILE_NAME).read_text()
+    assert not (tmp_path / "was_run").exists()
+
+
+def test_who_ends_while_py_spy_looks_is_not_told_of(
+    sleeper: subprocess.Popen[bytes], file: NamelessFile, tmp_path: Path
+) -> None:
+    one = Asked.of(0, sleeper.pid, str(tmp_path), file)
+
+    def spare(_pid: int) -> None:
+        sleeper.kill()
+        sleeper.wait(60)
+
+    assert save([one], "a test wants it", no_spy(tmp_path), spare) == []
+    one.close()
+    assert (tmp_path / "was_run").exists()
+    assert "a stack of a stranger" not in (tmp_path / FILE_NAME).read_text()
+
+
+def test_what_a_worker_tells_in_one_round_has_a_bound(
+    sleeper: subprocess.Popen[bytes], file: NamelessFile, tmp_path: Path
+) -> None:
+    os.ftruncate(file.fd, FILE_BYTES_MAX)
+    one = Asked.of(0, sleeper.pid, str(tmp_path), file)
+    assert save([one], "a test wants it", None, lambda _pid: None) == []
+    one.close()
+    assert "has told 32 MiB of stacks in this round already" in (tmp_path / FILE_NAME).read_text()

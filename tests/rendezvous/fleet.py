@@ -683,6 +683,7 @@ class Agent:
         self.stop_s = 0.5
         self.stop_code: int | None = None
         self.stop_grace_s: float | None = None
+        self.stops: list[AnnounceStop] = []
         self.summaries: dict[int, str] = {}
         self.step: int | None = None
         self.checkpoints_wanted: list[AnnounceCheckpoint] = []
@@ -756,6 +757,7 @@ class Agent:
 
     def _announce(self, command: AnnounceStop) -> None:
         self.is_stopping = True
+        self.stops.append(command)
         self.stop_grace_s = command.grace_s
 
     def _signal_workers(self, command: SignalWorkers) -> None:

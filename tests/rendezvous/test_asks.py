@@ -214,6 +214,29 @@ def test_a_new_leader_asks_again_for_the_checkpoint_that_newcomers_wait_for(lost
     fleet.run_until_running(*(name for name in "abcd" if name != lost), number=2)
 
 
+@pytest.mark.parametrize("lost", ["a", "c"])  # the leader, and one that is not
+def test_a_node_that_is_lost_while_others_stop_as_planned_is_not_waited_for(lost: str) -> None:
+    fleet = Fleet(min_nodes=1, max_nodes=3, last_call_s=5.0)
+    fleet.start("a", "b", "c")
+    fleet.run_until_running("a", "b", "c")
+    staying = [name for name in "abc" if name != lost]
+    for name in "abc":
+        fleet[name].obeys = False
+    fleet.leave("b")
+    fleet.run(2)
+    causes = {"b": ["asked"], "a": ["planned"], "c": ["planned"]}
+    assert {name: [one.cause for one in fleet[name].stops] for name in "abc"} == causes
+    was = {name: fleet[name].stops[0].grace_s for name in "abc"}
+    fleet.kill(lost)
+    fleet.run(20)
+    for name in staying:
+        _, told = fleet[name].stops
+        assert told.cause == "loss"
+        assert 0 < told.grace_s < was[name], "the time is the same"
+    fleet.run_until_running(*(name for name in staying if name != "b"), number=2)
+    assert all(len(fleet[name].stops) == 2 for name in staying), "once"
+
+
 def test_without_workers_there_is_nobody_to_ask_for() -> None:
     fleet = Fleet(min_nodes=2, max_nodes=2)
     fleet.start("a")

@@ -16,6 +16,7 @@ import pytest
 from tests.compat.marks import shows_names
 from tests.rendezvous.backends import Cell, CellBackend
 from tests.store.stories import PATIENCE_S, within
+from tests.system.launch import two_free_ports
 
 from phalanx.rendezvous.backend import RendezvousBackend
 from phalanx.rendezvous.backend_state import BackendState, Damaged
@@ -136,15 +137,8 @@ def opened() -> Iterator[Callable[[RendezvousParameters], tuple[C10dRendezvousBa
         store.close()
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 def test_whoever_comes_first_to_the_endpoint_serves_the_others(opened: Any) -> None:
-    endpoint = f"127.0.0.1:{free_port()}"
+    endpoint = f"127.0.0.1:{two_free_ports()}"
     host, _ = opened(parameters(endpoint))
     guest, store = opened(parameters(endpoint, is_host="false"))
     result = host.set_state(b"state")
@@ -163,7 +157,7 @@ def test_a_shared_folder_is_a_store_too(opened: Any, tmp_path: Path) -> None:
 
 def test_a_store_that_nobody_serves_is_waited_for_as_long_as_was_said(opened: Any) -> None:
     with pytest.raises(RendezvousConnectionError, match="cannot be used"):
-        opened(parameters(f"127.0.0.1:{free_port()}", is_host="0", read_timeout="1"))
+        opened(parameters(f"127.0.0.1:{two_free_ports()}", is_host="0", read_timeout="1"))
 
 
 @pytest.mark.torch

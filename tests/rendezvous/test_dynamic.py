@@ -27,7 +27,9 @@ from phalanx.rendezvous import (
 from phalanx.rendezvous.dynamic import DynamicRendezvousHandler, RendezvousTimeout, create_handler
 
 PATIENCE_S = 60.0
-LAST_CALL_S = 0.5
+LAST_CALL_S = (
+    1.0  # twice as long as between two looks at a backend: a node that is told of a round comes in time
+)
 
 
 class Job:
@@ -151,9 +153,12 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_told() -> None:
             if cut.is_set():
                 raise OSError("the cable is out")
 
-        a = found.node(keep_alive_max_attempt=2)
-        b = found.node(keep_alive_max_attempt=2, before_call=before_call)
-        found.met(a, b)
+        a, b = found.node(), found.node(keep_alive_max_attempt=2, before_call=before_call)
+        found.met(a)
+        [late] = found.meet(b)  # after the last call for certain, where it waits until it is seen
+        until(a.num_nodes_waiting)
+        found.met(a)
+        late.result(PATIENCE_S)
         cut.set()
         until(a.num_nodes_waiting)
         [info] = found.met(a)
@@ -252,7 +257,7 @@ def test_a_backend_that_cannot_be_reached_is_a_lost_connection_when_the_time_is_
     def before_call() -> None:
         raise RendezvousConnectionError("no route")
 
-    with job(1, 1, join=1, close=1) as found:
+    with job(1, 1, join=0.2, close=0.2) as found:
         handler = found.node(before_call=before_call)
         for call in (handler.next_rendezvous, handler.is_closed, handler.set_closed):
             with pytest.raises(RendezvousConnectionError, match="no route"):

@@ -63,7 +63,7 @@ def test_a_backend_keeps_one_value_under_compare_and_set(client: EtcdClient) -> 
 
 
 def test_the_value_is_at_the_prefix_and_ends_some_time_after_its_last_write(client: EtcdClient) -> None:
-    backend = EtcdRendezvousBackend(client, "ends", key_prefix="/mine/", ttl=1)
+    backend = EtcdRendezvousBackend(client, "ends", key_prefix="/mine/", ttl=3)
     backend.set_state(b"state")
     found = client.read(lambda store: store.get("/mine/ends"))
     assert found is not None

@@ -75,7 +75,7 @@ def test_a_server_that_ends_by_itself_is_tried_again_and_then_told(
 def test_a_server_that_is_never_ready_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, program(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 600"))
     with pytest.raises(TimeoutError):
-        EtcdServer().start(timeout=1, num_retries=1)
+        EtcdServer().start(timeout=5, num_retries=1)
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+from tests.system.launch import two_free_ports
 
 from phalanx.rendezvous.ports import PortError, hold_port
 
@@ -34,9 +35,11 @@ def test_a_released_port_can_be_listened_on_at_once_over_both_families() -> None
 
 
 def test_a_port_that_the_user_gave_is_taken_as_given() -> None:
-    port = hold_port(45671)
-    assert port.number == 45671
-    assert can_bind(45671)
+    with socket.create_server(("127.0.0.1", 0)) as somebody:  # nobody looks whether it is free
+        number = somebody.getsockname()[1]
+        assert hold_port(number).number == number
+    given = hold_port(two_free_ports())
+    assert can_bind(given.number)
 
 
 def test_a_range_limits_the_choice_and_busy_ports_are_passed_over() -> None:

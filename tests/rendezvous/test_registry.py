@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,18 @@ def test_the_static_handler_is_made_by_its_name() -> None:
     handler = get_rendezvous_handler(parameters("static", rank=0))
     assert (handler.get_backend(), handler.get_run_id()) == ("static", "job")
     assert handler.shutdown()
+
+
+def test_a_handler_that_cannot_be_made_leaves_no_store_behind(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    params = RendezvousParameters(
+        "c10d", str(tmp_path / "store"), "job", 1, 1, store_type="file", join_timeout=-1
+    )
+    with pytest.raises(ValueError, match="timeout"):
+        get_rendezvous_handler(params)
+    for thread in set(threading.enumerate()) - before:  # which may be ending
+        thread.join(60)
+        assert not thread.is_alive()
 
 
 # Plug-ins

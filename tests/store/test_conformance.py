@@ -396,8 +396,8 @@ def test_a_watch_from_a_forgotten_revision_is_told_so(factory: ModuleType) -> No
 @on_each_store
 async def test_a_lease_that_is_not_renewed_takes_its_keys_along(connect: Connect) -> None:
     store, other = await connect(), await connect()
-    lease = await store.grant(1)
     start = await store.put(B, b"stays")
+    lease = await store.grant(2)  # it is to be seen alive, by a machine that is busy
     await store.transaction((), (Put(A, b"1", lease), Put(f"{A}/2", b"2", lease)))
     item = await other.get(A)
     assert item is not None

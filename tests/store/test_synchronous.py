@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -206,10 +207,56 @@ def test_a_call_that_waits_is_told_when_the_store_is_closed() -> None:
 
 
 def test_closing_leaves_no_thread() -> None:
-    before = set(threading.enumerate())  # other tests may have left stores to the garbage collector
+    before = set(threading.enumerate())  # a store that another test has let go of may be ending
     with opened() as store:
         store.set("a", "1")
     assert "phalanx-store" not in {thread.name for thread in set(threading.enumerate()) - before}
+
+
+class Closed(MemoryStore):
+    """Says when it was closed, and can fail in that."""
+
+    def __init__(self, problem: Exception | None = None) -> None:
+        super().__init__()
+        self.was_closed = threading.Event()
+        self._problem = problem
+
+    async def close(self) -> None:
+        await super().close()
+        self.was_closed.set()
+        if self._problem is not None:
+            raise self._problem
+
+
+def opening(store: Store) -> SynchronousStore:
+    async def open_store() -> Store:
+        return store
+
+    return SynchronousStore.open(open_store, prefix=PREFIX)
+
+
+@pytest.mark.parametrize("problem", [None, OSError("gone")])
+def test_a_store_that_nobody_holds_any_more_ends_with_its_thread(problem: Exception | None) -> None:
+    held = Closed(problem)
+    store = opening(held)
+    store.set("a", "1")
+    thread = store._thread
+    assert thread is not None
+    del store
+    gc.collect()
+    assert held.was_closed.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
+def test_a_store_that_cannot_be_closed_leaves_no_thread() -> None:
+    store = opening(Closed(OSError("gone")))
+    thread = store._thread
+    assert thread is not None
+    with pytest.raises(OSError, match="gone"):
+        store.close()
+    assert not thread.is_alive()
+    store.close()
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
@@ -271,20 +318,23 @@ def test_on_a_bad_network_everything_is_counted_once() -> None:
                 await store.open()
                 return store
 
-            def count() -> list[int]:
-                counted: list[int] = []
+            counted: list[int] = []
+
+            def count() -> None:
                 with opened(open_store) as store:
                     while len(counted) < 60 or network.connections <= 2:
                         counted.append(store.add("n", 1))
-                return counted
 
             async def cut() -> None:
                 while True:
+                    last = len(counted)
                     await asyncio.sleep(0.03)
+                    while len(counted) == last:  # noqa: ASYNC110 # a handshake may need more time
+                        await asyncio.sleep(0.01)
                     network.cut()
 
             cutting = asyncio.ensure_future(cut())
-            counted = await asyncio.to_thread(count)
+            await asyncio.to_thread(count)
             cutting.cancel()
             assert counted == list(range(1, len(counted) + 1))
         await server.close()

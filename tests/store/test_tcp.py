@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
 from typing import Any
 
 import pytest
+from tests.system.launch import two_free_ports
 
 from phalanx.store.synchronous import StoreUnreachable, SynchronousStore
 from phalanx.store.tcp import create_c10d_store, get_free_port, get_socket_with_port
@@ -22,7 +24,7 @@ def _without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.compat("name torch.distributed.elastic.utils.distributed.create_c10d_store", "same")
 @pytest.mark.usefixtures("_without_torch")
 def test_a_server_and_its_clients_share_values_when_all_have_come() -> None:
-    port = get_free_port()
+    port = two_free_ports()
     stores: list[Any] = []
 
     def join(is_server: bool) -> None:
@@ -47,7 +49,16 @@ def test_a_client_that_finds_no_server_says_so_and_one_without_a_port_is_refused
     with pytest.raises(ValueError, match="server_port"):
         create_c10d_store(is_server=False, server_addr="127.0.0.1")
     with pytest.raises(StoreUnreachable):
-        create_c10d_store(False, "127.0.0.1", get_free_port(), timeout=0.1)
+        create_c10d_store(False, "127.0.0.1", two_free_ports(), timeout=0.1)
+
+
+@pytest.mark.usefixtures("_without_torch")
+def test_a_server_for_whom_not_all_come_serves_no_longer() -> None:
+    port = two_free_ports()
+    with pytest.raises(TimeoutError):
+        create_c10d_store(True, "127.0.0.1", port, world_size=2, timeout=0.1)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 @pytest.mark.usefixtures("_without_torch")

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from signal import Signals
 from typing import Any, ClassVar
 
+from phalanx.agent.announcing import Announced, AnnounceStop, NoStepLeft
 from phalanx.agent.exits import Exit
 from phalanx.machine import Arrow, Machine, Void
 from phalanx.multiprocessing.machine import (
@@ -130,15 +131,6 @@ class Say(Struct):
     text: str
 
 
-class AnnounceStop(Struct):
-    """Tell workers over their channel that they are being stopped, before the signal reaches them."""
-
-    signal: int
-    grace_s: float
-    """Until their trees are ended, the time of a warning included."""
-    cause: str = "asked"
-
-
 class GroupMachine(Machine[GroupState]):
     """See the module's docstring. ``exits`` is complete when ``state`` is ENDED.
 
@@ -158,6 +150,7 @@ class GroupMachine(Machine[GroupState]):
         self._stopped_at: dict[int, float] = {}
         self._not_started: SpawnFailed | None = None
         self._asked_early: list[StopAsked] = []
+        self._announced = Announced()
         self._stop = StopMachine(range(nproc))
 
     @property
@@ -276,11 +269,16 @@ class GroupMachine(Machine[GroupState]):
             self._stopped_at[local_rank] = now
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
         time_s = event.grace_s + (event.warn_s if request.has_warning else 0.0)
-        return [AnnounceStop(event.signal, time_s, event.cause), *self._settle(self._stop.step(request, now))]
+        told = self._announced.first(event.signal, time_s, event.cause, now)
+        return [told, *self._settle(self._stop.step(request, now))]
 
     def _asked_again(self, event: StopAsked, now: float) -> list[Any]:
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
-        return self._settle(self._stop.step(request, now))
+        commands = self._settle(self._stop.step(request, now))
+        return [*self._announced.again(event.signal, self._stop.ends_at, event.cause, now), *commands]
+
+    def _no_step(self, event: NoStepLeft, now: float) -> list[Any]:
+        return self._announced.no_step_left(self._stop.ends_at, now)
 
     def _delegate(self, event: object, now: float) -> list[Any]:
         return self._settle(self._stop.step(event, now))
@@ -361,6 +359,12 @@ class GroupMachine(Machine[GroupState]):
             GroupState.STARTING: _asked_too_early,
             GroupState.RUNNING: _asked,
             GroupState.STOPPING: _asked_again,
+            GroupState.ENDED: _OVER,
+        },
+        NoStepLeft: {
+            GroupState.STARTING: _no_step,
+            GroupState.RUNNING: _no_step,
+            GroupState.STOPPING: _no_step,
             GroupState.ENDED: _OVER,
         },
         StragglersFound: {

@@ -20,9 +20,8 @@ __all__ = ["HealthEndpoint"]
 
 REQUEST_BYTES_MAX = 8192
 REQUEST_S = 2.0  # who connects and says nothing is left; a probe asks as soon as it has connected
-CONNECTIONS_MAX = (
-    16  # that have not asked yet: a probe is one for a moment; more would eat the agent's descriptors
-)
+# That have not asked yet: a probe is one for a moment; more would eat the agent's descriptors.
+CONNECTIONS_MAX = 16
 _REASONS = {200: "OK", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
 
@@ -52,7 +51,13 @@ class HealthEndpoint:
                 family=socket.AF_INET6 if is_dual else socket.AF_INET,
                 dualstack_ipv6=is_dual,
             )
-            self._server = await asyncio.start_server(self._answer, sock=listening, limit=REQUEST_BYTES_MAX)
+            try:
+                self._server = await asyncio.start_server(
+                    self._answer, sock=listening, limit=REQUEST_BYTES_MAX
+                )
+            except BaseException:
+                listening.close()
+                raise
         except OSError as error:
             reason = error.strerror or str(error)
             self._say(

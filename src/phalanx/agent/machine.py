@@ -14,6 +14,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from phalanx.agent import sentences
+from phalanx.agent.announcing import NoStepLeft
 from phalanx.agent.events import (
     AnnounceCheckpoint,
     CollectEvidence,
@@ -233,6 +234,8 @@ class AgentMachine(Machine[AgentState]):
     def _asked_by_others(self, notice: asks.AskHeard, now: float) -> list[Any]:
         if notice.what is asks.Ask.STACKS:
             return self._answered(notice, now)
+        if notice.what is asks.Ask.NO_STEP:
+            return self._ask_group(NoStepLeft(), now) if self.state in WITH_WORKERS else []
         return [AnnounceCheckpoint(notice.reason, notice.id)] if self.state is AgentState.RUNNING else []
 
     def _answered(self, notice: asks.AskAnswered | asks.AskHeard, now: float) -> list[Any]:
@@ -260,7 +263,7 @@ class AgentMachine(Machine[AgentState]):
         self._was_cut = False
         grace_s = self._graces.restart_s
         self.group = self.group_kind(self._nproc, grace_s=grace_s, straggler_s=self._straggler_s)
-        self.stacks = StacksMachine(self.group)
+        self.stacks = StacksMachine(self.group, self.stacks)
         return [*map(Say, sentences.formed(notice.round)), *self._ask_group(RoundSettled(notice.round), now)]
 
     def _stop_round(self, notice: events.StopRound, now: float) -> list[Any]:
@@ -288,10 +291,9 @@ class AgentMachine(Machine[AgentState]):
             # Ours, or another one that was there before: all nodes end by the same.
             self.verdict, self._ended_by_us = verdict, True
             return []
-        told: list[Any] = []
-        if verdict.ending is Ending.STOPPED and self.state in (AgentState.WAITING, AgentState.COLLECTING):
-            told = [Say(verdict.reason)]
-        return [*told, *self._end_by(verdict, now)]
+        was_stopped = verdict.ending is Ending.STOPPED
+        is_news = was_stopped and self.state in (AgentState.WAITING, AgentState.COLLECTING)
+        return [*([Say(verdict.reason)] if is_news else []), *self._end_by(verdict, now)]
 
     def _not_met(self, notice: events.MeetingFailed, now: float) -> list[Any]:
         code = EX_USAGE if notice.is_mistake else EX_UNAVAILABLE
@@ -328,9 +330,7 @@ class AgentMachine(Machine[AgentState]):
         is_over = self.state in (AgentState.CLOSING, AgentState.ENDED)
         assert not is_over or self.verdict is not None, "the end has a verdict"
         live = self.group.live and self.group.state is not GroupState.ENDED
-        assert not live or self.state in (AgentState.RUNNING, AgentState.LEAVING), (
-            "workers run only in a round"
-        )
+        assert not live or self.state in WITH_WORKERS, "workers run only in a round"
 
     _notices: ClassVar[dict[type, Arrow]] = {
         events.Told: _told,

@@ -37,10 +37,7 @@ __all__ = ["PROGRESS_EVERY_S", "Observing"]
 
 # Workers tell of steps as often as they like; somebody who looks on wants to see that they move.
 PROGRESS_EVERY_S = 1.0
-WAITING = (
-    "waiting: ",
-    "waiting for ",
-)  # how lines begin that say so: the membership's, and a foreign handler's
+WAITING = ("waiting: ", "waiting for ")  # how lines begin that say so: the membership's, a foreign handler's
 
 
 class Observing:
@@ -346,6 +343,8 @@ class Observing:
         return [job.WaitingFor(at_ns=self._at_ns, sentence=sentence)]
 
     def _stop(self, command: AnnounceStop) -> list[job.JobEvent]:
+        if self._was_asked:
+            return []  # it was told again, with less time
         self._was_asked = True
         reason = self._line or Signals(command.signal).name
         return [

@@ -8,6 +8,7 @@ from signal import Signals
 from phalanx.agent.group import GroupMachine, GroupState, StopAsked
 from phalanx.agent.restarts.policy import describe
 from phalanx.agent.verdict.verdict import Verdict, listed, ranges_of
+from phalanx.errors._printable import printable
 from phalanx.rendezvous.round import Round
 
 __all__ = [
@@ -118,6 +119,5 @@ def _asked_whom(group: GroupMachine, event: StopAsked) -> str:
 
 def one_line(text: str, width: int = 200) -> str:
     """The first line of a text that somebody else wrote, of bounded length and without control characters."""
-    line = text.strip().splitlines()[0] if text.strip() else ""
-    line = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in line)
+    line = printable(text.strip().splitlines()[0]) if text.strip() else ""
     return line if len(line) <= width else f"{line[:width]}…"

@@ -55,6 +55,8 @@ class TimerExpired(OfStacks):
     pid: int
     signal: int
     scope: str
+    started: int = 0
+    """When it began, in the kernel's ticks: its number may be another's before it is ended."""
 
 
 class StacksSaved(OfStacks):
@@ -74,30 +76,33 @@ class SaveStacks(Struct):
 
 
 class EndSlow(Struct):
-    """Send a process of the job its signal, and remember why."""
+    """Send a process of the job its signal, and remember why; nothing to one that has ended."""
 
     pid: int
     signal: int
     scope: str
+    started: int = 0
+    late: str = ""
+    """What to say first, if it still runs: only who looks at the process can know."""
 
 
 class StacksMachine(Machine[StacksState]):
     """For one round on one node; ``group`` is looked at, and never told anything.
 
-    Its commands include ``AskSent`` and ``AskDone``, which are events of the membership.
+    Its commands include ``AskSent`` and ``AskDone``, which are events of the membership. ``before`` is the machine of
+    the round before: what that one began to save may be told of only now, and is not this one's.
     """
 
-    def __init__(self, group: GroupMachine) -> None:
+    def __init__(self, group: GroupMachine, before: StacksMachine | None = None) -> None:
         self.state = StacksState.IDLE
         self._group = group
-        self._number = 0
+        self._number: int = 0 if before is None else before._number
         self._slow: dict[int, TimerExpired] = {}
         self._owed: list[str] = []  # asks of other nodes that are answered when stacks are saved
         self._is_waited_for = False  # the other nodes: they were asked, and have not answered
         self._limit_at: float | None = None
-        self._told_to_end: dict[
-            int, tuple[float, TimerExpired]
-        ] = {}  # by another signal than SIGKILL, and until when
+        # By another signal than SIGKILL, and until when.
+        self._told_to_end: dict[int, tuple[float, TimerExpired]] = {}
 
     def step(self, event: object, now: float) -> list[Any]:
         """As the base; who was told to end and lives on is a matter of time, whatever the state is."""
@@ -200,9 +205,10 @@ class StacksMachine(Machine[StacksState]):
     def _end(self, slow: TimerExpired, now: float) -> list[Any]:
         if slow.signal not in (SIGKILL, 0):
             self._told_to_end[slow.pid] = (now + self._group.grace_s, slow)
-        return [EndSlow(slow.pid, slow.signal, slow.scope)]
+        return [EndSlow(slow.pid, slow.signal, slow.scope, slow.started)]
 
     def _kill_overdue(self, now: float) -> list[Any]:
+        """Whoever is no rank, or has a successor, may have ended unseen: the commands are for who still runs."""
         live = {self._group.pids.get(one) for one in self._group.live}
         ended = set(self._group.pids.values()) - live
         commands: list[Any] = []
@@ -213,7 +219,7 @@ class StacksMachine(Machine[StacksState]):
                 del self._told_to_end[pid]
                 name = Signals(slow.signal).name if slow.signal in set(Signals) else f"signal {slow.signal}"
                 late = f"{self._name_of(pid)} has not ended by {name} within {self._group.grace_s:g} s: it is killed"
-                commands += [Say(late), EndSlow(pid, SIGKILL, slow.scope)]
+                commands.append(EndSlow(pid, SIGKILL, slow.scope, slow.started, late))
         return commands
 
     def _name_of(self, pid: int) -> str:

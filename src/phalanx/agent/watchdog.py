@@ -21,8 +21,9 @@ from typing import Any, Self
 
 from phalanx.agent.spec import JobSpec
 from phalanx.agent.stacks import TimerExpired
+from phalanx.errors._printable import printable
 from phalanx.multiprocessing.inotify import Inotify
-from phalanx.multiprocessing.procfs import read_file, read_stat
+from phalanx.multiprocessing.procfs import read_file, read_stat, start_ticks_of
 from phalanx.multiprocessing.trees import names_job
 from phalanx.records import changed
 from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
@@ -33,18 +34,21 @@ __all__ = ["Watchdog", "place_of"]
 
 SCOPE_MAX = 200  # characters of a scope's name in a report
 WAKE_S = 10.0  # at the latest; a request or the end of a countdown wakes it, too
-PROGRESS_EVERY_S = (
-    1.0  # workers may enter a block a thousand times a second; who looks on wants to see that they move
-)
-REMOVED = (
-    0x4 | 0x400 | 0x800
-)  # IN_ATTRIB (its name has gone, and we hold it open), IN_DELETE_SELF, IN_MOVE_SELF
+# Workers may enter a block a thousand times a second; who looks on wants to see that they move.
+PROGRESS_EVERY_S = 1.0
+# IN_ATTRIB (its name has gone, and we hold it open), IN_DELETE_SELF, IN_MOVE_SELF.
+REMOVED = 0x4 | 0x400 | 0x800
 
 
 def place_of(environ: Mapping[str, str]) -> str:
-    """Where the FIFO is to be: where the variable says, or at a new place."""
-    own = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
-    return environ.get(TIMER_FILE) or own
+    """Where the FIFO is to be: where the variable says, or at a new place.
+
+    A worker has the variable from its agent. A launcher that runs in one has a job of its own, and leaves that FIFO.
+    """
+    asked = environ.get(TIMER_FILE)
+    if asked and asked != environ.get(OUR_TIMER_FILE):
+        return asked
+    return os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
 
 
 class Watchdog:
@@ -124,23 +128,27 @@ class Watchdog:
         stat = read_stat(pid)
         if stat is None:
             return False
-        if (
-            stat.state == "D"
-        ):  # reading the environment of one that waits in the kernel could wait with it for ever
+        if stat.state == "D":  # reading its environment could wait with it, in the kernel, for ever
             return stat.parent == os.getpid()
         environment = read_file(f"/proc/{pid}/environ", None)
         return environment is not None and names_job(environment, b"PHALANX_JOB=", self._mark)
 
     def ends(self, pid: int, scope: str, folder: str) -> None:
-        """Told before the signal is sent: whoever sees the worker's end finds the reason."""
+        """A worker was sent its signal: whoever sees its end, in this loop and so later, finds the reason."""
         saved = f"; stacks of all ranks: {folder}" if folder else ""
         self._why[pid] = f"its timer ended it, because it was too slow in {scope}{saved}"
+
+    def new_round(self) -> None:
+        """Forget who was ended: their numbers may become others'."""
+        self._why.clear()
 
     # In the server's thread
 
     def _expired(self, request: FileTimerRequest) -> None:
-        scope = "".join(one if one.isprintable() else "?" for one in request.scope_id[:SCOPE_MAX])
-        self._tell(self._post, TimerExpired(request.worker_pid, request.signal, scope))
+        pid = request.worker_pid
+        if (started := start_ticks_of(pid)) is not None:  # else it has ended just now
+            scope = printable(request.scope_id[:SCOPE_MAX])
+            self._tell(self._post, TimerExpired(pid, request.signal, scope, started))
 
     def _progressed(self) -> None:
         now = time.monotonic()

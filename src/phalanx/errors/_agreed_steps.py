@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 
+from ._channel_protocol import AGREEMENTS, CAUSES_WITHOUT_A_STEP, STOP
 from ._connection import Connection, value_of
 from ._step_agreement import COMPARE_SET, COUNT, StepAgreement
 
@@ -29,7 +30,6 @@ __all__ = ["AgreedSteps"]
 _CALL_S = 10.0
 _AGAIN_S = 1.0
 _PATIENCE_S = 60.0
-_CAUSES_WITHOUT_HOPE = frozenset(("failure", "loss"))  # some rank will not come to any step
 
 
 class AgreedSteps:
@@ -40,14 +40,19 @@ class AgreedSteps:
 
         self._client = client
         self._path = path
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()
+        self._is_asking = False  # within the lock
+        self._acted: dict[
+            StepAgreement, tuple[int, int]
+        ] = {}  # at which step it was True last, in which thread
         self._connection: Connection | None = None
         self._rank = ranks.rank
         who = ranks.world_size, ranks.rank, _new_name()
-        self._stop = StepAgreement("phalanx/agree/stop", *who)
-        self._checkpoint = StepAgreement("phalanx/agree/checkpoint", *who)
+        self._stop = StepAgreement(f"{AGREEMENTS}{STOP}", *who)
+        self._checkpoint = StepAgreement(f"{AGREEMENTS}checkpoint", *who)
         self._is_stopped = False
         self._stops_at: float | None = None  # if the ranks do not agree before
+        self._timed: dict[str, Any] | None = None  # the stop that this time is of
         self._has_values = True
         self._was_silent = False
         self._said: set[str] = set()
@@ -60,11 +65,10 @@ class AgreedSteps:
     def should_stop(self, step: int, margin: int) -> bool:
         """Whether the agreed step has come; the agent has told of a stop before."""
         if not self._is_stopped:
-            self._stop.hear("stop")
+            self._stop.hear(STOP)
             # The time is looked at first, and bounds the question: it may be the store's silence that ends this worker.
-            self._is_stopped = (
-                self._has_no_time() or self._at(self._stop, step, margin) or self._has_no_time()
-            )
+            if self._has_no_time() or self._at(self._stop, step, margin) or self._has_no_time():
+                self._is_stopped = True  # in whichever thread
         return self._is_stopped
 
     def should_checkpoint(self, step: int, margin: int) -> bool:
@@ -77,8 +81,9 @@ class AgreedSteps:
                 self._checkpoint.hear(client.requests.popitem()[0])
         except KeyError:
             pass
-        if not self._checkpoint.is_open or not self._at(self._checkpoint, step, margin):
+        if not self._at(self._checkpoint, step, margin):
             return False
+        client.acted_at = step
         client.wanted &= self._checkpoint.open
         return True
 
@@ -91,18 +96,47 @@ class AgreedSteps:
     def _has_no_time(self) -> bool:
         stop = self._client.stop
         assert stop is not None, "the agent told of it"
-        if stop.get("cause") in _CAUSES_WITHOUT_HOPE or not self._has_values or self._stop.missed:
+        if stop.get("cause") in CAUSES_WITHOUT_A_STEP or not self._has_values or self._stop.missed:
             return True
-        if self._stops_at is None:
+        if self._stops_at is None or stop is not self._timed:  # told again, because less time is left
             said_at, grace_s = stop.get("monotonic_ns"), stop.get("grace_s")
             now = time.monotonic()
             begun = min(said_at / 1e9, now) if isinstance(said_at, int) else now
-            self._stops_at = begun + (grace_s / 2 if isinstance(grace_s, int | float) else 0.0)
+            at = begun + (grace_s / 2 if isinstance(grace_s, int | float) else 0.0)
+            self._stops_at = at if self._stops_at is None else min(self._stops_at, at)
+            self._timed = stop
         return time.monotonic() >= self._stops_at
 
     def _at(self, agreed: StepAgreement, step: int, margin: int) -> bool:
-        if not self._has_values or not self._lock.acquire(False):
-            return False  # another thread, or a signal handler within this call: one of them is enough
+        """Whether the step has come: for one step the same in all threads, or some would act one step late.
+
+        In a signal handler that interrupts a call it is False: the question has an answer already under way.
+        """
+        if not self._has_values or not self._lock.acquire(timeout=_CALL_S):
+            return False
+        try:
+            if self._is_asking:
+                return False
+            at, thread = self._acted.get(agreed, (None, 0))
+            if at is not None and (agreed is self._stop or (at == step and thread != _this_thread())):
+                return True
+            self._is_asking = True
+            try:
+                has_come = agreed.is_open and self._ask_patiently(agreed, step, margin)
+                if has_come:
+                    self._acted[agreed] = step, _this_thread()
+            except (
+                BaseException
+            ):  # of a handler of the script: an answer may be under way, and is not the next one's
+                self.close()
+                raise
+            finally:
+                self._is_asking = False
+            return has_come
+        finally:
+            self._lock.release()
+
+    def _ask_patiently(self, agreed: StepAgreement, step: int, margin: int) -> bool:
         patient_until = time.monotonic() + _PATIENCE_S
         try:
             while True:
@@ -121,8 +155,6 @@ class AgreedSteps:
         except Exception as reason:  # noqa: BLE001 # a border: training goes on whatever is wrong with the channel
             self.close()
             self._say(f"could not agree with the other ranks on a step: {type(reason).__name__}: {reason}")
-        finally:
-            self._lock.release()
         return False
 
     def _has_other_cares(self, agreed: StepAgreement) -> bool:
@@ -171,6 +203,12 @@ class AgreedSteps:
             import logging
 
             logging.getLogger("phalanx").warning("rank %d %s", self._rank, sentence)
+
+
+def _this_thread() -> int:
+    from _thread import get_ident
+
+    return get_ident()
 
 
 def _new_name() -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 
+from ._channel_protocol import LINE_BYTES_MAX, VERSION
 from ._writing import encode
 
 TYPE_CHECKING = False  # as typing's, which takes longer to import than all of this package
@@ -16,10 +17,9 @@ if TYPE_CHECKING:
     from _socket import socket
     from typing import Any
 
-__all__ = ["ANSWER_S", "LINE_BYTES_MAX", "Connection", "NoAgent", "number_of", "value_of"]
+__all__ = ["ANSWER_S", "Connection", "NoAgent", "number_of", "value_of"]
 
 ANSWER_S = 60.0  # an agent that says nothing for that long, beyond the wait that was asked for, is gone
-LINE_BYTES_MAX = 1024 * 1024
 
 
 class NoAgent(ConnectionError):
@@ -44,13 +44,14 @@ class Connection:
 
         self.socket: socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         self._rest = b""
+        self._asked = 0
         self._timeout_s = timeout_s
         try:
             self.socket.settimeout(timeout_s)
             self.socket.connect(path)
             self.send(
                 {
-                    "v": 1,
+                    "v": VERSION,
                     "type": "hello",
                     # As the agent counts: whatever the script has made of its ranks.
                     "local_rank": number_of("PHALANX_LOCAL_RANK", "LOCAL_RANK"),
@@ -68,17 +69,18 @@ class Connection:
         self, requests: list[dict[str, Any]], timeout_s: float, send_s: float = ANSWER_S
     ) -> list[dict[str, Any]]:
         """Send requests, and wait for all of their answers; raises OSError."""
-        for number, request in enumerate(requests):
+        first, self._asked = self._asked, self._asked + len(requests)  # an answer that comes late is nobody's
+        for number, request in enumerate(requests, first):
             self.send({"id": number, **request}, send_s)
         ends_at = time.monotonic() + timeout_s
         found: dict[int, dict[str, Any]] = {}
         while len(found) < len(requests):
             for message in self.receive(max(ends_at - time.monotonic(), 0.001)):
-                if message.get("type") == "answer":
+                if message.get("type") == "answer" and message["id"] >= first:
                     found[message["id"]] = message
                 if message.get("type") == "refused":
                     raise NoAgent(f"the agent refused: {message.get('reason')}")
-        return [found[number] for number in range(len(requests))]
+        return [found[number] for number in range(first, self._asked)]
 
     def send(self, message: dict[str, Any], timeout_s: float) -> None:
         """Send one line, whole or not at all: the connection is of no more use after an exception."""

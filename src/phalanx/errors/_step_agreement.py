@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
     from typing import Any
 
-__all__ = ["COMPARE_SET", "COUNT", "HEAR", "NOW", "StepAgreement"]
+__all__ = ["COMPARE_SET", "COUNT", "HEAR", "NOW", "StepAgreement", "first_line_of", "stopped_now"]
 
 COUNT, COMPARE_SET, HEAR = "add", "compare_set", "get"
 """Questions. ``(COUNT, key)`` adds one and has the sum; ``(COMPARE_SET, key, expected, desired)`` and ``(HEAR, key)``
@@ -44,9 +44,7 @@ class StepAgreement:
         self._rank = rank
         self._process = process
         self._number = 0
-        self._open: dict[
-            str, None
-        ] = {}  # requests that are not covered, in the order in which they were heard
+        self._open: dict[str, None] = {}  # requests that are not covered, as they were heard
         self._covered: set[str] = set()
         self._line: str | None = None  # as it was last seen
         self._joined = False
@@ -90,7 +88,7 @@ class StepAgreement:
             if step != self._last:  # else it is asked again, and has not passed it
                 self._before, self._last = (step if self._last is None else self._last), step
             if self._decided is None:
-                yield from self._ask(f"{self._prefix}/{self._number}", step, step + max(margin, 1) - 1)
+                yield from self._ask(_key(self._prefix, self._number), step, step + max(margin, 1) - 1)
             if self._decided is None or step < self._decided:
                 return False
             agreed, before = self._decided, self._before
@@ -112,7 +110,7 @@ class StepAgreement:
                 break
             same = wanted == self._line
             self._line = yield (
-                (HEAR, f"{key}/line") if same else (COMPARE_SET, f"{key}/line", self._line, wanted)
+                (HEAR, _line_of(key)) if same else (COMPARE_SET, _line_of(key), self._line, wanted)
             )
             is_heard = True
         if not self._joined:
@@ -131,7 +129,7 @@ class StepAgreement:
         while not _read(self._line)[0]:
             _, furthest, requests = _read(self._line)
             wanted = _line(_AT, max(furthest, ahead) + 1, requests)
-            self._line = yield (COMPARE_SET, f"{key}/line", self._line, wanted)
+            self._line = yield (COMPARE_SET, _line_of(key), self._line, wanted)
         self._take()
 
     def _take(self) -> None:
@@ -150,6 +148,28 @@ class StepAgreement:
         self._line = self._decided = self._last = None
 
 
+def first_line_of(prefix: str) -> str:
+    """The key of the line of the first agreement: of the only one, where there is one request."""
+    return _line_of(_key(prefix, 0))
+
+
+def stopped_now(line: str | None, request: str) -> str | None:
+    r"""What is to replace the line where some rank comes to no step any more; None: there is a decision.
+
+    >>> stopped_now(None, "stop"), stopped_now("open 7", "stop"), stopped_now("at 9", "stop")
+    ('at now\nstop', 'at now\nstop', None)
+    """
+    return None if _read(line)[0] else _line(_AT, _NOW, [request])
+
+
+def _key(prefix: str, number: int) -> str:
+    return f"{prefix}/{number}"
+
+
+def _line_of(key: str) -> str:
+    return f"{key}/line"
+
+
 def _read(line: str | None) -> tuple[bool, float, list[str]]:
     """Whether it is decided, the step, and the requests."""
     if line is None:
@@ -159,5 +179,5 @@ def _read(line: str | None) -> tuple[bool, float, list[str]]:
     return word == _AT, NOW if step == _NOW else int(step), requests
 
 
-def _line(word: str, step: float, requests: Iterable[str]) -> str:
+def _line(word: str, step: float | str, requests: Iterable[str]) -> str:
     return "\n".join((f"{word} {step}", *dict.fromkeys(requests)))

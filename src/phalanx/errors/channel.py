@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 _PATH = "PHALANX_AGENT"
-_NOTIFY_S = 0.2  # a training step may be late by that, once
+_NOTIFY_S = 0.1  # for other threads, and then for the agent: a training step may be late by both, once
 _RETRY_S = 5.0  # before the next try after a failed one: no agent must not cost 0.2 s in every step
 _PROGRESS_S = 0.1  # progress is for people and for finding hangs: no thousand messages a second
 _REQUESTS_AT_ONCE = 4  # on one connection: the agent keeps their answers for who does not read yet
@@ -126,7 +126,8 @@ def should_checkpoint(step: int | None = None, *, margin: int = 2) -> bool:
         return client.is_told_to_stop() or bool(client.wanted)
     client.leave_by_itself()
     is_told = client.is_told_to_stop()
-    return (is_told or client.has_request) and client.agreed_steps.should_checkpoint(step, margin)
+    is_asked = is_told or client.has_request or step == client.acted_at
+    return is_asked and client.agreed_steps.should_checkpoint(step, margin)
 
 
 def exception_recorded(info: dict[str, Any], message: str, error_file: str | None) -> None:
@@ -183,6 +184,8 @@ class _Client:
         self._last_request = ""
         self.wanted: set[str] = set()
         """Those of them, or of earlier ones, that this process has not answered by a checkpoint."""
+        self.acted_at: int | None = None
+        """The step at which some thread was last told to save."""
         self.tells_taken = False
         self._has_looked = not self._path  # at the stop signal; without an agent there is none
         self._is_ours: Callable[[], bool] | None = None  # whether SIGTERM does nothing by our doing
@@ -195,6 +198,9 @@ class _Client:
 
             self._has_looked = leave_by_itself()
             self._is_ours = is_ours if is_ours() else None
+        self._tell_whether_we_leave()
+
+    def _tell_whether_we_leave(self) -> None:
         if self._is_ours is None:
             return
         is_so = self._is_ours()
@@ -216,6 +222,7 @@ class _Client:
             message = make()
         except Exception:  # noqa: BLE001 # a step that is no number: nothing to say, and nothing to stop training for
             return
+        self._tell_whether_we_leave()  # a script that evaluates, or saves, may say nothing else for a long time
         if not self._lock.acquire(timeout=_NOTIFY_S):
             return
         try:
@@ -224,6 +231,9 @@ class _Client:
                 connection.send(message, _NOTIFY_S)
         except Exception:  # noqa: BLE001 # a border: training goes on whatever is wrong with the channel
             self._lose()
+        except BaseException:  # of a handler of the script: part of a line may be out
+            self._lose(retry_s=0.0)
+            raise
         finally:
             self._lock.release()
 
@@ -255,6 +265,9 @@ class _Client:
             pass  # nothing was said
         except Exception:  # noqa: BLE001 # as in notify
             self._lose()
+        except BaseException:  # what was read may be lost: who connects again is told again
+            self._lose(retry_s=0.0)
+            raise
         finally:
             self._lock.release()
         return self.stop is not None
@@ -279,11 +292,13 @@ class _Client:
             raise NoAgent("there is no agent: this process was not started by phalanx")
         ends_at = time.monotonic() + max(wait_s, 0.0)
         try:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            connection = connection or Connection(self._path, ANSWER_S)
-        except OSError as error:
-            raise NoAgent(f"the agent cannot be reached: {error}") from error
+            # Without a lock, for which a signal handler that asks would wait: each of the two is one step.
+            connection = self._idle.pop()
+        except IndexError:
+            try:
+                connection = Connection(self._path, ANSWER_S)
+            except OSError as error:
+                raise NoAgent(f"the agent cannot be reached: {error}") from error
         answers: list[dict[str, Any]] = []
         try:
             for start in range(0, len(requests), _REQUESTS_AT_ONCE):
@@ -298,8 +313,7 @@ class _Client:
             if isinstance(error, OSError) and not isinstance(error, NoAgent):
                 raise NoAgent(f"the agent does not answer: {error}") from error
             raise
-        with self._lock:
-            self._idle.append(connection)
+        self._idle.append(connection)
         return [value_of(answer) for answer in answers]
 
     def forget(self) -> None:
@@ -312,12 +326,15 @@ class _Client:
 
     def _connected(self) -> Connection | None:
         if self._notices is None and time.monotonic() >= self._retry_at:
-            self._notices = Connection(self._path, _NOTIFY_S)
+            try:
+                self._notices = Connection(self._path, _NOTIFY_S)
+            except BlockingIOError as full:  # and not "nothing was said"
+                raise NoAgent("the agent accepts no connection just now") from full
         return self._notices
 
-    def _lose(self) -> None:
+    def _lose(self, retry_s: float = _RETRY_S) -> None:
         self._has_told = False
-        self._retry_at = time.monotonic() + _RETRY_S
+        self._retry_at = time.monotonic() + retry_s
         if self._notices is not None:
             self._notices.socket.close()
             self._notices = None

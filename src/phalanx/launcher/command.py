@@ -100,7 +100,8 @@ def _health_port() -> int | None:
     text = os.environ.get(HEALTH_CHECK_PORT)
     if not text:
         return None
-    if text.isascii() and text.isdecimal() and int(text) < 65536:
+    # At most so many digits: more than 4300 are no number to Python. Port 0 would be one that nobody knows.
+    if text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536:
         return int(text)
     print(
         f"phalanx: {HEALTH_CHECK_PORT} is {text!r}, which is no port: no health checks are answered",

@@ -134,6 +134,15 @@ class StopMachine(Machine[StopState]):
         self._requested_at: float | None = None
         self._request: StopRequested | None = None  # what is to follow the warning
 
+    @property
+    def ends_at(self) -> float | None:
+        """When those that still run then are ended with their trees; None: nobody is asked to end by himself."""
+        if self.state is StopState.WARNED:
+            assert self.deadline is not None, "a warning is for some time"
+            assert self._request is not None, "somebody has asked"
+            return self.deadline + self._request.grace_s
+        return self.deadline if self.state is StopState.ASKED else None
+
     def _ask(self, event: StopRequested, now: float) -> list[Command]:
         if not self.alive:
             return self._end_tree(event, now)

@@ -21,7 +21,17 @@ from phalanx.rendezvous.stored import AskRecord, AskReport, RoundRecord, SignalR
 from phalanx.rendezvous.view import JobView, View
 from phalanx.store.port import Compare, Field, Operation, Put
 
-__all__ = ["Ask", "AskAnswered", "AskDone", "AskHeard", "AskSent", "Asks", "answered", "checkpoint_wanted"]
+__all__ = [
+    "Ask",
+    "AskAnswered",
+    "AskDone",
+    "AskHeard",
+    "AskSent",
+    "Asks",
+    "answered",
+    "checkpoint_wanted",
+    "no_step",
+]
 
 # Purposes of transactions
 ASK = "ask "  # and the kind of it
@@ -41,6 +51,8 @@ class Ask(Enum):
     """Save the stacks of your workers: some will be ended because they hang."""
     CHECKPOINT = "checkpoint"
     """Have your workers save a checkpoint soon: a change of the job's size waits for it."""
+    NO_STEP = "no-step"
+    """Have your workers, which are being stopped, agree on no step to stop at any more: a member was lost."""
 
 
 class AskSent(Struct):
@@ -85,9 +97,7 @@ class Asks:
         self._node_id = settings.node_id
         self._keys = keys
         self._here = here
-        self._signals: dict[
-            int, int | None
-        ] = {}  # → the revision at which it was sent to us, once that is known
+        self._signals: dict[int, int | None] = {}  # → the revision at which it was sent to us, once known
         self._number = 0  # of the round that all of the following is about
         self._sequence = 0
         self._wanted: dict[Ask, _Wanted] = {}  # and neither written nor asked by another node
@@ -261,3 +271,16 @@ def checkpoint_wanted(
         return ()
     ask = AskRecord(id=identity, node_id="", round=record.number, reason=reason[:REASON_MAX])
     return (Put(keys.ask(Ask.CHECKPOINT.value, ""), encode(ask)),)
+
+
+def no_step(view: View, record: RoundRecord, keys: JobKeys, leader: str) -> tuple[Operation, ...]:
+    """What the leader writes when a member is lost while others stop as planned, unless somebody did.
+
+    The record of the round says why it ends, and stays. But workers that have time would wait for the lost ones.
+    """
+    is_late = any(view.is_lost(one) and one.node_id not in view.reports for one in view.members)
+    known = view.asks.get((Ask.NO_STEP.value, ""))
+    if not (record.is_planned and is_late) or (known is not None and known.round == record.number):
+        return ()
+    ask = AskRecord(id=f"{leader}.{record.number}.lost", node_id="", round=record.number, reason="")
+    return (Put(keys.ask(Ask.NO_STEP.value, ""), encode(ask)),)

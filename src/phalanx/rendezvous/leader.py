@@ -15,14 +15,14 @@ from collections.abc import Mapping
 
 from phalanx.records import changed
 from phalanx.rendezvous import asks, joining
+from phalanx.rendezvous.collecting import member_reports, untold
 from phalanx.rendezvous.jitter import jitter
 from phalanx.rendezvous.keys import JobKeys
-from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
+from phalanx.rendezvous.policy import EndJob, NextRound, Policy, RoundReports
 from phalanx.rendezvous.ranks import Candidate, choose
 from phalanx.rendezvous.settings import Growth, MembershipSettings
 from phalanx.rendezvous.single_restarts import answers
 from phalanx.rendezvous.stored import (
-    Member,
     Members,
     Outcome,
     Phase,
@@ -32,11 +32,12 @@ from phalanx.rendezvous.stored import (
     encode,
 )
 from phalanx.rendezvous.view import View
-from phalanx.rendezvous.waiting import WaitingLine, listed, names_of, who_is_here
+from phalanx.rendezvous.waiting import WaitingLine, listed, names_of, said_of, who_is_here
 from phalanx.store.port import Delete, Operation, Put
 
 __all__ = ["Leader"]
 
+LOST = "node {} was lost", "nodes {} were lost"
 LEASE_ENDS = ", or for the end of its lease"
 
 
@@ -205,16 +206,21 @@ class Leader:
         if len(done) == len(view.members):
             return self._verdict(self._policy.succeeded(record))
         unfinished = [one for one in view.members if one.node_id not in done]
-        for told, what in (
-            (failed := [one for one in unfinished if view.has_failed(one)], "a worker failed on {}"),
-            ([one for one in unfinished if view.is_lost(one)], "node {} was lost"),
-            ([one for one in unfinished if view.is_leaving(one)], "node {} leaves"),
-            ([one for one in unfinished if outcomes[one.node_id] is not None], "node {} stopped its workers"),
+        ended = [one for one in unfinished if outcomes[one.node_id] is not None]
+        for told, *what in (
+            (
+                failed := list(filter(view.has_failed, unfinished)),
+                "a worker failed on {}",
+                "workers failed on {}",
+            ),
+            (list(filter(view.is_lost, unfinished)), *LOST),
+            (list(filter(view.is_leaving, unfinished)), "node {} leaves", "nodes {} leave"),
+            (ended, "node {} stopped its workers", "nodes {} stopped their workers"),
         ):
             if told:
                 return self._start_collecting(
                     record,
-                    what.format(names_of(told)),
+                    said_of(told, view.members, *what),
                     is_failure=bool(failed),
                     is_planned=not failed and view.is_leaving(told[0]),
                 )
@@ -241,10 +247,10 @@ class Leader:
             is_late |= now >= overdue_at
             self._wake_at(now, overdue_at)
         if is_late:
-            reason = f"still running on {names_of(unfinished)} long after others had ended"
+            reason = f"still running on {names_of(unfinished, view.members)} long after others had ended"
             return self._start_collecting(record, reason, has_stragglers=True)
         if done:  # newcomers park: the job is about to end
-            still = f"workers still run on {names_of(unfinished)}"
+            still = f"workers still run on {names_of(unfinished, view.members)}"
             return self._tell_waiting(
                 f"{len(done)} of {len(view.members)} nodes have succeeded; {still}", "", now
             )
@@ -305,9 +311,12 @@ class Leader:
     # Collecting
 
     def _collect(self, view: View, record: RoundRecord, now: float) -> tuple[Operation, ...]:
-        if silent := self._silent(view):
-            return self._tell_waiting(f"{names_of(silent)} to tell how its workers ended", LEASE_ENDS, now)
-        members = self._member_reports(view)
+        if silent := untold(view):
+            if written := asks.no_step(view, record, self._keys, self._settings.node_id):
+                return written
+            ends = "{} to tell how its workers ended", "{} to tell how their workers ended"
+            return self._tell_waiting(said_of(silent, view.members, *ends), LEASE_ENDS, now)
+        members = member_reports(view, view.excluded(self._settings.min_nodes))
         reports = RoundReports(
             round=record,
             world_size=sum(one.slots for one in view.members),
@@ -332,44 +341,9 @@ class Leader:
         unharmed = NextRound(
             restart_count=record.restart_count,
             policy_state=self._policy.passed(reports),
-            reason=f"node {names_of(lost)} was lost" if lost else record.reason,
+            reason=said_of(lost, view.members, *LOST) if lost else record.reason,
         )
         return self._open(view, unharmed)
-
-    def _silent(self, view: View) -> list[Member]:
-        """Members that are still to report, or to lose their lease."""
-
-        def leaves_in_peace(one: Member) -> bool:
-            has_signed = view.has_failed(one) or one.node_id in view.signs
-            return view.is_leaving(one) and not has_signed
-
-        return [
-            one
-            for one in view.members
-            if one.node_id not in view.reports and not view.is_lost(one) and not leaves_in_peace(one)
-        ]
-
-    def _member_reports(self, view: View) -> tuple[MemberReport, ...]:
-        """What each member has told, or how it is gone."""
-        excluded = view.excluded(self._settings.min_nodes)
-        found = []
-        first_rank = 0
-        for place, member in enumerate(view.members):
-            report = view.reports.get(member.node_id)
-            found.append(
-                MemberReport(
-                    member=member,
-                    group_rank=place,
-                    first_rank=first_rank,
-                    report=report,
-                    signed_at=view.signs.get(member.node_id),
-                    is_lost=view.is_lost(member) and report is None,
-                    is_leaving=view.is_leaving(member),
-                    is_excluded=member.node_id in excluded,
-                )
-            )
-            first_rank += member.slots
-        return tuple(found)
 
     def _verdict(self, text: str) -> tuple[Operation, ...]:
         return (Put(self._keys.verdict, encode(VerdictRecord(text=text))),)

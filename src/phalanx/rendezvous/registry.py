@@ -140,7 +140,11 @@ def _create_c10d(params: RendezvousParameters) -> RendezvousHandler:
     from phalanx.rendezvous.dynamic import create_handler
 
     backend, store = create_backend(params)
-    return create_handler(store, backend, params)
+    try:
+        return create_handler(store, backend, params)
+    except BaseException:
+        store.close()
+        raise
 
 
 def _create_etcd(params: RendezvousParameters) -> RendezvousHandler:
@@ -148,7 +152,11 @@ def _create_etcd(params: RendezvousParameters) -> RendezvousHandler:
     from phalanx.rendezvous.etcd_backend import create_backend
 
     backend, store = create_backend(params)
-    return create_handler(store, backend, params)
+    try:
+        return create_handler(store, backend, params)
+    except BaseException:
+        store.client.close()
+        raise
 
 
 rendezvous_handler_registry = RendezvousHandlerRegistry()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 
 from phalanx.rendezvous.settings import MembershipSettings
 from phalanx.rendezvous.stored import Member
 from phalanx.rendezvous.view import View
 
-__all__ = ["END_NOT_TOLD", "WaitingLine", "listed", "names_of", "serves_on", "span", "who_is_here"]
+__all__ = ["END_NOT_TOLD", "WaitingLine", "listed", "names_of", "said_of", "serves_on", "span", "who_is_here"]
 
 END_NOT_TOLD = (
     "the store did not take the end of the job: the other nodes, if there are any, were not told to stop"
@@ -47,9 +48,9 @@ def who_is_here(
     wanted = f"{low}" if low == high else f"{low} to {high}"
     here = [view.here[node_id].node.host for node_id in ready]
     text = f"{len(ready)} of {wanted} nodes are ready ({listed(here) or 'none'})"
-    gone = [one.host for one in view.members if one.node_id not in ready and view.is_lost(one)]
+    gone = [one for one in view.members if one.node_id not in ready and view.is_lost(one)]
     if gone:
-        text += f"; gone: {listed(gone)}"
+        text += f"; gone: {names_of(gone, view.members)}"
     excluded = view.excluded(low)
     if excluded:
         text += f"; excluded: {listed(view.here[one].node.host for one in excluded)}"
@@ -67,9 +68,19 @@ def serves_on(others: Iterable[str], left_s: float) -> str:
     )
 
 
-def names_of(members: Iterable[Member]) -> str:
-    """The hosts of members."""
-    return listed(one.host for one in members)
+def names_of(members: Iterable[Member], among: Sequence[Member]) -> str:
+    """The hosts of members; agents that share a host with others of the round have their group rank with it."""
+    hosts = Counter(one.host for one in among)
+    places = {one.node_id: place for place, one in enumerate(among)}
+    return listed(
+        one.host if hosts[one.host] < 2 else f"{one.host} (group rank {places[one.node_id]})"
+        for one in members
+    )
+
+
+def said_of(members: Sequence[Member], among: Sequence[Member], one: str, several: str) -> str:
+    """One of two sentences about members of a round, with their names in it."""
+    return (one if len(members) == 1 else several).format(names_of(members, among))
 
 
 def span(seconds: float) -> str:
@@ -81,7 +92,12 @@ def span(seconds: float) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a line of bounded length."""
-    everyone = sorted(names)
-    more = f" and {len(everyone) - NAMED_MAX} more" if len(everyone) > NAMED_MAX else ""
-    return ", ".join(everyone[:NAMED_MAX]) + more
+    """Names in a line of bounded length; agents of one host are counted.
+
+    >>> listed(["b", "a", "b"])
+    'a, b (2 agents)'
+    """
+    counts = sorted(Counter(names).items())
+    named = ", ".join(f"{name} ({count} agents)" if count > 1 else name for name, count in counts[:NAMED_MAX])
+    left_out = sum(count for _, count in counts[NAMED_MAX:])
+    return f"{named} and {left_out} more" if left_out else named

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -57,15 +60,19 @@ class SynchronousStore:
         self._calls: set[concurrent.futures.Future[Any]] = set()
         self._is_open = True
         self._thread: threading.Thread | None = None
+        self._finalizer: weakref.finalize[..., SynchronousStore] | None = None
         self._values = SharedValues(store, prefix)
 
     @classmethod
     def open(
         cls, open_store: Callable[[], Awaitable[Store]], *, prefix: str, timeout_s: float = TIMEOUT_S
     ) -> SynchronousStore:
-        """Open a store in a thread of its own, which ends with ``close``. Raises what ``open_store`` does."""
+        """Open a store in a thread of its own. Raises what ``open_store`` does.
+
+        Both end with ``close``, or when nobody holds the store any more, as torch's do.
+        """
         loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="phalanx-store", daemon=True)
+        thread = threading.Thread(target=_live, args=(loop,), name="phalanx-store", daemon=True)
         thread.start()
         try:
             store = asyncio.run_coroutine_threadsafe(_opened(open_store), loop).result()
@@ -74,6 +81,8 @@ class SynchronousStore:
             raise
         found = cls(store, loop, prefix=prefix, timeout_s=timeout_s)
         found._thread = thread
+        found._finalizer = weakref.finalize(found, _abandon, loop, store, os.getpid())
+        found._finalizer.atexit = False
         return found
 
     @property
@@ -150,8 +159,12 @@ class SynchronousStore:
         for call in tuple(self._calls):
             call.cancel()
         if self._thread is not None:
-            asyncio.run_coroutine_threadsafe(self._store.close(), self._loop).result()
-            _end(self._loop, self._thread)
+            assert self._finalizer is not None, "they come together"
+            self._finalizer.detach()
+            try:
+                asyncio.run_coroutine_threadsafe(self._store.close(), self._loop).result()
+            finally:
+                _end(self._loop, self._thread)
 
     def _run(self, asked: Coroutine[Any, Any, T], wait_s: float = 0.0) -> T:
         """Run a coroutine in the loop, and wait for what it returns."""
@@ -185,19 +198,47 @@ async def _opened(open_store: Callable[[], Awaitable[Store]]) -> Store:
     return await open_store()
 
 
+def _live(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
+
+
 def _end(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
     """End what still runs in the loop, then the loop, then its thread."""
-
-    async def settle() -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-
-    asyncio.run_coroutine_threadsafe(settle(), loop).result()
+    asyncio.run_coroutine_threadsafe(_settle(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
-    loop.close()
+
+
+async def _settle() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+_ending: set[asyncio.Task[None]] = set()  # a loop does not hold its tasks
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, store: Store, pid: int) -> None:
+    """Nobody can close the store any more. This may be any thread, also the loop's own: it waits for nothing."""
+
+    async def finish() -> None:
+        with contextlib.suppress(Exception):  # there is nobody to tell
+            await store.close()
+        await _settle()
+        loop.stop()
+
+    def begin() -> None:
+        task = loop.create_task(finish())
+        _ending.add(task)
+        task.add_done_callback(_ending.discard)
+
+    if os.getpid() == pid:  # a forked child has the store, and not the thread
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
+            loop.call_soon_threadsafe(begin)
 
 
 def _is_running_here(loop: asyncio.AbstractEventLoop) -> bool:

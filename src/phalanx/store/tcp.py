@@ -81,7 +81,12 @@ def create_c10d_store(
             if not left:
                 raise
     if wait_for_workers and world_size > 1:
-        _wait_for_all(store, world_size, timeout)
+        try:
+            _wait_for_all(store, world_size, timeout)
+        except BaseException:
+            if close := getattr(store, "close", None):  # torch's has none
+                close()
+            raise
     return store
 
 

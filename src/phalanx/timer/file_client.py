@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import signal as signals
@@ -119,7 +120,9 @@ class FileTimerClient(TimerClient):
                     raise BrokenPipeError(
                         errno.EPIPE, "the timer server takes no requests any more", self._file_path
                     ) from None
-                select.select((), (fd,), (), left_s)
+                writable = select.poll()  # select() refuses descriptors above 1023
+                writable.register(fd, select.POLLOUT)
+                writable.poll(math.ceil(left_s * 1000))
 
     def _open(self) -> int:
         for tries_left in range(OPEN_TRIES - 1, -1, -1):

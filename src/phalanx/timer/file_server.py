@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import logging
+import math
 import os
 import select
 import stat
@@ -32,15 +33,16 @@ LogEvent = Callable[[str, FileTimerRequest | None], None]
 class FileTimerServer:
     """Watches the countdowns of workers on this machine, and sends those that are too slow their signal.
 
-    ``file_path``: the FIFO, which the server makes (mode 0600) and removes; a FIFO that is left there is replaced, any
-    other file is refused with ``FileExistsError``. ``run_id``: of the job, for what is logged. ``max_interval``: after
-    how many seconds the server wakes at the latest. ``daemon``: whether a program may end while the thread runs.
-    ``log_event(name, request)`` is called for what the server does; its errors are logged. ``is_worker(pid)``: whether
-    it may be ended; it is asked when its time is over. ``end_worker(request)`` takes the place of the signal, for an
-    agent that has something to do before; it must not block. ``on_requests()`` is called when workers have made
-    progress. Clients of torchelastic 2.13 can use the server. A line that is no request is dropped, and nothing it
-    says can harm this process or pid 1. A FIFO that somebody has removed is made anew within ``max_interval``, or at
-    ``look()``; nothing that has taken its place is touched.
+    ``file_path``: the FIFO, which the server makes (mode 0600) and removes; a FIFO that is left there is replaced, one
+    that somebody reads and any other file are refused with ``FileExistsError``. ``run_id``: of the job, for what is
+    logged. ``max_interval``: after how many seconds the server wakes at the latest. ``daemon``: whether a program may
+    end while the thread runs. ``log_event(name, request)`` is called for what the server does; its errors are logged.
+    ``is_worker(pid)``: whether it may be ended; it is asked when its time is over. ``end_worker(request)`` takes the
+    place of the signal, for an agent that has something to do before; it must not block. ``on_requests()`` is called
+    when workers have made progress. Clients of torchelastic 2.13 can use the server. A line that is no request is
+    dropped, and nothing it says can harm this process or pid 1. A FIFO that somebody has removed is made anew within
+    ``max_interval``, or at ``look()``; nothing that has taken its place is touched. Without one, who is too slow is
+    ended all the same.
 
     >>> import tempfile
     >>> server = FileTimerServer(os.path.join(tempfile.mkdtemp(), "watchdog"), run_id="job")
@@ -74,7 +76,7 @@ class FileTimerServer:
         self._rest = b""  # of a line that is not complete yet
         self._complaints = 0
         self._fd = self._wake = -1
-        self._has_told_taken = False
+        self._has_told_loss = False  # of the FIFO's name
         self._is_stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -84,6 +86,7 @@ class FileTimerServer:
         """Make the FIFO and start the thread. Raises ``FileExistsError`` and other ``OSError``."""
         if self._thread is not None:
             raise RuntimeError("the timer server runs already")
+        self._clear_place()
         self._open()
         self._is_stopping.clear()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -111,6 +114,7 @@ class FileTimerServer:
         For a program that has a loop of its own, instead of ``start``; the first call makes the FIFO.
         """
         if self._fd < 0:
+            self._clear_place()
             self._open()
         self._take_requests(0.0)
         self._end_expired()
@@ -160,8 +164,8 @@ class FileTimerServer:
         while not self._is_stopping.is_set():
             try:
                 self._take_requests(self._patience_s())
-                self._mend()
                 self._end_expired()
+                self._mend()
             except Exception:
                 logger.exception("job %s: the timer server goes on after an error", self._run_id)
                 self._is_stopping.wait(1.0)  # not in a circle
@@ -173,8 +177,11 @@ class FileTimerServer:
         return min(self._max_interval, max(0.0, next_at - wall_time()))
 
     def _take_requests(self, patience_s: float) -> None:
-        watched = [fd for fd in (self._fd, self._wake) if fd >= 0]
-        ready, _, _ = select.select(watched, (), (), patience_s)
+        watched = select.poll()  # select() refuses descriptors above 1023
+        for fd in (self._fd, self._wake):
+            if fd >= 0:
+                watched.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in watched.poll(math.ceil(patience_s * 1000))]
         self._follow_clock()  # before requests are read whose times are by the clock as it is now
         if self._wake in ready:
             os.eventfd_read(self._wake)
@@ -270,39 +277,66 @@ class FileTimerServer:
 
     # The FIFO
 
-    def _open(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+    def _clear_place(self) -> None:
+        """Remove a FIFO that was left there. One that a server reads is its own: its workers would be heard no more."""
+        try:
             if not stat.S_ISFIFO(os.lstat(self._file_path).st_mode):
                 raise FileExistsError(errno.EEXIST, "a file that is no FIFO is there", self._file_path)
+        except FileNotFoundError:
+            return
+        if _is_read(self._file_path):
+            raise FileExistsError(errno.EEXIST, "another timer server reads from it", self._file_path)
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file_path)
+
+    def _open(self) -> None:
         os.mkfifo(self._file_path, 0o600)
-        self._has_told_taken = False
-        # Open for writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
-        self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            # For writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
+            self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            os.unlink(self._file_path)
+            raise
 
     def _mend(self) -> None:
         """Make the FIFO anew if its name is free. Whatever has that name may be another server's, and stays."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            is_ours = os.path.samestat(os.fstat(self._fd), os.lstat(self._file_path))
-            if not is_ours and not self._has_told_taken:
-                logger.warning(
-                    "job %s: something else has taken the place of the timers' FIFO at %r: workers that begin now "
-                    "cannot tell of their timers; remove it, and the FIFO is made anew",
-                    self._run_id,
-                    self._file_path,
-                )
-            self._has_told_taken = not is_ours
-            return
-        self._read_all_there_is()  # what was asked before it went
-        os.close(self._fd)
-        self._fd = -1
         try:
+            if self._fd >= 0 and not self._is_nameless():
+                return
             self._open()
-        finally:
-            if self._fd < 0:  # its folder has gone, too: nobody is heard until it is there again
-                self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        logger.warning("job %s: the timers' FIFO was removed by somebody, and is made anew", self._run_id)
-        self._tell("watchdog file made anew", None)
+        except FileExistsError:
+            self._tell_loss("something else has taken the place of", "remove it, and the FIFO is made anew")
+        except OSError as reason:  # its folder has gone, too, or descriptors are short: tried at each wake
+            self._tell_loss(f"{reason.strerror}: there is no more", "it is made anew when that can be")
+        else:
+            self._has_told_loss = False
+            logger.warning("job %s: the timers' FIFO was removed by somebody, and is made anew", self._run_id)
+            self._tell("watchdog file made anew", None)
+
+    def _is_nameless(self) -> bool:
+        """Whether nothing has the FIFO's name any more; it is read for the last time then, and closed."""
+        try:
+            found = os.lstat(self._file_path)
+        except (FileNotFoundError, NotADirectoryError):
+            self._read_all_there_is()  # what was asked before it went
+            os.close(self._fd)
+            self._fd = -1
+            return True
+        if not os.path.samestat(os.fstat(self._fd), found):
+            raise FileExistsError
+        self._has_told_loss = False
+        return False
+
+    def _tell_loss(self, what: str, cure: str) -> None:
+        if not self._has_told_loss:
+            self._has_told_loss = True
+            logger.warning(
+                "job %s: %s the timers' FIFO at %r: workers that begin now cannot tell of their timers; %s",
+                self._run_id,
+                what,
+                self._file_path,
+                cure,
+            )
 
     def _close(self) -> None:
         if self._fd < 0:
@@ -316,3 +350,12 @@ class FileTimerServer:
 
     def __repr__(self) -> str:
         return f"<FileTimerServer of job {self._run_id} at {json.dumps(self._file_path)}>"
+
+
+def _is_read(path: str) -> bool:
+    """Whether some process has this FIFO open for reading."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
+    except OSError:
+        return False
+    return True

@@ -147,9 +147,13 @@ def test_ranks_agree_over_their_channel(agent: Agent, ranks: Any) -> None:
     for one in everyone:
         assert not one.should_checkpoint(0)
     agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    for one in everyone:
+        _wait_until(functools.partial(_is_asked, one.client))
     said = [[one.should_checkpoint(step) for one in everyone] for step in range(1, 200)]
     assert [each for each in said if any(each)] == [[True] * 3]
     agent.call(agent.server.announce_stop, "SIGTERM", 600.0)
+    for one in everyone:
+        _wait_until(one.client.is_told_to_stop)
     said = [[one.should_stop(step) for one in everyone] for step in range(200, 400)]
     begins = said.index([True] * 3)
     assert not any(any(each) for each in said[:begins])
@@ -241,7 +245,7 @@ def test_a_store_that_is_silent_delays_a_call_for_a_bounded_time_and_a_stop_unti
     one.client.is_told_to_stop()
     _wait_until(lambda: one.client.has_request or one.client.is_told_to_stop())
     assert first(one.should_checkpoint, 5) is None
-    agent.call(agent.server.announce_stop, "SIGTERM", 2.0)
+    agent.call(agent.server.announce_stop, "SIGTERM", 6.0)
     _wait_until(one.client.is_told_to_stop)
     assert not one.should_stop(6)
     assert first(one.should_stop, 10_000) is not None

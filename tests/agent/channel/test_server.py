@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import queue
+import re
 import resource
 import socket
 import stat
@@ -23,15 +24,16 @@ import pytest
 
 from phalanx.agent.channel import server as server_end
 from phalanx.agent.channel.messages import (
-    LINE_BYTES_MAX,
     CheckpointDone,
     ExceptionRecorded,
     ExcludeAsked,
     ProgressMade,
 )
 from phalanx.agent.channel.server import ChannelServer
-from phalanx.errors import ErrorHandler, _connection
+from phalanx.errors import ErrorHandler
 from phalanx.errors import channel as client_end
+from phalanx.errors._channel_protocol import CAUSES_WITHOUT_A_STEP
+from phalanx.rendezvous.stop_cause import StopCause
 from phalanx.store import values as shared
 from phalanx.store.memory import MemoryServer, MemoryStore
 from phalanx.store.port import Unclear
@@ -691,8 +693,12 @@ def test_closing_twice_is_closing_once(agent: Agent) -> None:
             assert said == {"type": "refused", "reason": "the agent is leaving"}
 
 
-def test_the_limits_of_both_ends_agree() -> None:
-    assert _connection.LINE_BYTES_MAX == LINE_BYTES_MAX
+def test_the_causes_of_stops_are_those_that_people_read_of() -> None:
+    causes = {one.name.lower() for one in StopCause}
+    assert causes >= CAUSES_WITHOUT_A_STEP
+    documented = (Path(__file__).parents[3] / "docs" / "worker-channel.md").read_text()
+    [line] = re.findall(r"`cause` is (.*?)\. The time", documented)
+    assert {"asked"} | causes == set(re.findall(r"`(\w+)`", line))
 
 
 def _wait_until(condition: Callable[[], Any]) -> None:

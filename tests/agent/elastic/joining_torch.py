@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.agent.elastic import workers
+from tests.system.launch import two_free_ports
 
 from phalanx.agent.elastic import LocalElasticAgent, WorkerSpec
 from phalanx.multiprocessing import DefaultLogsSpecs
-from phalanx.store.tcp import get_free_port
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
@@ -25,7 +25,7 @@ if __name__ == "__main__":
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
     folder, *addresses = sys.argv[1:]
-    place = f"localhost:{get_free_port()}"
+    place = f"localhost:{two_free_ports()}"
     results: list[Any] = [None, None]
 
     def run(number: int) -> None:

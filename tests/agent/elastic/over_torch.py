@@ -9,17 +9,17 @@ import warnings
 from typing import Any
 
 from tests.agent.elastic import workers
+from tests.system.launch import two_free_ports
 
 from phalanx.agent.elastic import LocalElasticAgent, WorkerSpec
 from phalanx.multiprocessing import DefaultLogsSpecs
-from phalanx.store.tcp import get_free_port
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
-    place = f"localhost:{get_free_port()}"
+    place = f"localhost:{two_free_ports()}"
     agents: list[Any] = [None, None]
     results: list[Any] = [None, None]
 

@@ -10,11 +10,12 @@ import urllib.request
 
 import pytest
 from tests.compat.marks import shows_names
+from tests.system.launch import two_free_ports
 
 from phalanx.agent.elastic import HealthCheckServer, create_healthcheck_server
 from phalanx.agent.elastic.health_check import server_from_environment
 from phalanx.agent.elastic.stuck import StuckWorkers, timeout_from_environment
-from phalanx.store.tcp import get_free_port, get_socket_with_port
+from phalanx.store.tcp import get_socket_with_port
 
 PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
@@ -61,7 +62,7 @@ def test_it_answers_by_the_age_of_the_last_sign_of_life() -> None:
 def test_the_environment_names_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PORT, raising=False)
     assert server_from_environment(lambda: 0) is None
-    port = get_free_port()
+    port = two_free_ports()
     monkeypatch.setenv(PORT, str(port))
     server = server_from_environment(lambda: int(time.time()))
     assert server is not None

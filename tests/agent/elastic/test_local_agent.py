@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 from tests.agent.elastic import workers
+from tests.system.launch import two_free_ports
 
 from phalanx.agent.elastic import LocalElasticAgent, RunResult, WorkerSpec, WorkerState
 from phalanx.agent.elastic.stuck import StuckWorkers
 from phalanx.multiprocessing import DefaultLogsSpecs, Std
 from phalanx.multiprocessing.process_state import read_proc_state
 from phalanx.rendezvous import RendezvousHandler, RendezvousParameters, rendezvous_handler_registry
-from phalanx.store.tcp import get_free_port
 
 pytestmark = pytest.mark.system
 PATIENCE_S = 120.0
@@ -33,7 +33,7 @@ def meeting(
     backend: str = "c10d", nodes: tuple[int, int] = (1, 1), **settings: Any
 ) -> Iterator[RendezvousHandler]:
     handler = a_handler(
-        f"127.0.0.1:{settings.pop('port', None) or get_free_port()}", backend, nodes, **settings
+        f"127.0.0.1:{settings.pop('port', None) or two_free_ports()}", backend, nodes, **settings
     )
     try:
         yield handler
@@ -154,11 +154,11 @@ def test_a_worker_that_does_not_listen_has_the_shutdown_timeout_and_no_more(
     monkeypatch.setenv("DEAF", str(tmp_path / "deaf"))
     with meeting() as handler:
         agent = an_agent(handler, workers.deaf, max_restarts=0, shutdown_timeout=1)
-        began_at = time.monotonic()
         result = agent.run()
+        took_s = time.time() - (tmp_path / "deaf").stat().st_mtime  # rank 1 fails when that is there
     assert set(result.failures) == {1}
     assert result.failures[1].exitcode == 4
-    assert time.monotonic() - began_at < 28  # torchelastic waits for half a minute, whatever the timeout
+    assert took_s < 28  # torchelastic waits for half a minute, whatever the timeout
 
 
 def test_the_agent_wakes_when_a_worker_ends_whatever_the_interval_is() -> None:
@@ -168,7 +168,7 @@ def test_the_agent_wakes_when_a_worker_ends_whatever_the_interval_is() -> None:
 
 
 def test_two_static_nodes_with_two_roles() -> None:
-    port = get_free_port()
+    port = two_free_ports()
     with (
         meeting("static", (2, 2), port=port, rank=0) as first,
         meeting("static", (2, 2), port=port, rank=1) as second,
@@ -194,7 +194,7 @@ def test_two_static_nodes_with_two_roles() -> None:
     "one budget of restarts for all nodes",
 )
 def test_a_failure_on_one_node_restarts_both_and_both_count_it(tmp_path: Path) -> None:
-    port = get_free_port()
+    port = two_free_ports()
     with meeting("c10d", (2, 2), port=port) as first, meeting("c10d", (2, 2), port=port) as second:
         agents = [an_agent(one, workers.fail_once, str(tmp_path), nproc=1) for one in (first, second)]
         ends = [values_of(end) for end in in_threads(*agents)]
@@ -204,7 +204,7 @@ def test_a_failure_on_one_node_restarts_both_and_both_count_it(tmp_path: Path) -
 
 
 def test_a_node_that_joins_brings_a_new_round_without_a_charge(tmp_path: Path) -> None:
-    port = get_free_port()
+    port = two_free_ports()
     settings = {"port": port, "last_call_timeout": 1, "keep_alive_interval": 2}
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -383,7 +383,7 @@ print(handler.shutdown())
 
 
 def test_nodes_that_fail_at_the_same_time_wait_for_no_store_that_has_gone() -> None:
-    place = f"127.0.0.1:{get_free_port()}"
+    place = f"127.0.0.1:{two_free_ports()}"
     nodes = [
         subprocess.Popen([sys.executable, "-c", BOTH_FAIL, place], stdout=subprocess.PIPE, text=True)
         for _ in range(2)

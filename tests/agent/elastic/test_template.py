@@ -286,6 +286,7 @@ def test_where_another_node_has_failed_for_good_this_one_does_not_run_on() -> No
     agent._worker_group.state = State.HEALTHY
     agent._look_at_nodes(agent._worker_group)
     handler.store.set("phalanx/agent/failed/1", b"1")
+    handler.store.set("phalanx/agent/knows/1/1", b"1")  # as it does then: node 0 waits for that, to go last
     with pytest.raises(RendezvousClosedError):
         agent._look_at_nodes(agent._worker_group)
 

@@ -404,7 +404,7 @@ def test_a_round_that_knows_all_of_it_is_small_in_the_store() -> None:
     for letter, most in (("x", 1500), ("ü", 2500), ("火", 3500)):
         job = Job(max_restarts=99, window_s=1e6, refill_after_s=1e7, backoff_s=1.0, give_up_after=99)
         decisions = [
-            job.fails(failure(letter * 5000), step=7, number=10**6) for _ in range(WINDOW_RESTARTS_MAX)
+            job.fails(failure(letter * 500), step=7, number=10**6) for _ in range(WINDOW_RESTARTS_MAX)
         ]
         last = decisions[-1]
         assert isinstance(last, Restart)
@@ -420,7 +420,7 @@ def test_a_round_that_knows_all_of_it_is_small_in_the_store() -> None:
             master_port=65535,
         )
         assert len(encode(record)) < most
-        assert isinstance(job.fails(failure(letter * 5000)), GiveUp), "no window has room for more"
+        assert isinstance(job.fails(failure(letter * 500)), GiveUp), "no window has room for more"
 
 
 def test_what_is_remembered_stays_small() -> None:

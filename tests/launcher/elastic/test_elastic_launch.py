@@ -21,6 +21,7 @@ import pytest
 from tests.compat.marks import shows_names
 from tests.launcher import elastic_work
 from tests.launcher.elastic_work import Locked, Marked, SelfMade, of_rank
+from tests.system.launch import two_free_ports
 
 from phalanx.agent import HealthCheckServer
 from phalanx.errors import ChildFailedError
@@ -32,7 +33,6 @@ from phalanx.rendezvous import (
     RendezvousTimeoutError,
     rendezvous_handler_registry,
 )
-from phalanx.store.tcp import get_free_port
 
 pytestmark = pytest.mark.system
 PATIENCE_S = 120.0
@@ -228,7 +228,7 @@ def test_nodes_that_do_not_come_are_a_rendezvous_timeout() -> None:
     config = a_config(
         min_nodes=2,
         max_nodes=2,
-        rdzv_endpoint=f"127.0.0.1:{get_free_port()}",
+        rdzv_endpoint=f"127.0.0.1:{two_free_ports()}",
         rdzv_configs={"join_timeout": 1},
     )
     with pytest.raises(RendezvousTimeoutError, match="node"):
@@ -248,7 +248,7 @@ def test_a_store_that_refuses_is_a_rendezvous_connection_error() -> None:
 
 
 def test_two_nodes_meet_and_each_gets_the_values_of_its_own_ranks() -> None:
-    port = get_free_port()
+    port = two_free_ports()
     found: list[Any] = [None, None]
 
     def launch(node: int) -> None:
@@ -367,7 +367,7 @@ def test_events_and_metrics_are_recorded_in_this_program(monkeypatch: pytest.Mon
 
 
 def test_the_environment_can_ask_for_health_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    port = get_free_port()
+    port = two_free_ports()
     monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", str(port))
     end = str(tmp_path / "end")
 

@@ -205,17 +205,16 @@ def test_a_wait_that_is_broken_off_stops_the_job(house: House) -> None:
     def enough(*_: object) -> None:
         raise Enough
 
-    before = signal.signal(signal.SIGALRM, enough)
+    before = signal.signal(signal.SIGUSR2, enough)  # of a warning, for which a program's own handler stays
     try:
         script = house.script(SLEEPER)
         agent = house.start("--standalone", script)
         house.hear("ready")
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Enough):
-            wait_in_foreground(agent, house.options("--standalone", script))
+        options = house.options("--standalone", script)
+        with pytest.raises(Enough):  # there is an event by now, so it comes within the wait
+            wait_in_foreground(agent, options, on_event=lambda _: signal.raise_signal(signal.SIGUSR2))
         outcome = agent.wait(0)
         assert outcome is not None
         assert outcome.ending is Ending.STOPPED
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR2, before)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.store.etcd.servers import cluster, free_ports
+from tests.system.launch import two_free_ports
 
 from phalanx.cli.run import launch_values
 from phalanx.cli.words import read_words
@@ -32,11 +33,7 @@ def meet(*words: str, program: Sequence[str] = ("true",)) -> Meeting:
 
 @pytest.fixture
 def port() -> int:
-    """A port that nobody has at this moment."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        number: int = probe.getsockname()[1]
-    return number
+    return two_free_ports()
 
 
 @pytest.fixture

@@ -24,6 +24,11 @@ from phalanx.multiprocessing.streams import StreamEnds, WorkerStreams
 _SAY = "import sys; w, e = (lambda b, f=f: (f.write(b), f.flush()) for f in (sys.stdout.buffer, sys.stderr.buffer));"
 
 
+def log_threads() -> int:
+    """Of the threads of this process: those of other tests end when they like."""
+    return sum(each.name == "phalanx-logs" for each in threading.enumerate())
+
+
 def test_each_of_many_lines_is_shown_once_and_whole_and_files_are_exact(group, consoles) -> None:
     screen = consoles("stdout").read()
     script = "for i in range(50_000): print(f'{i:06d}' + 'x' * 84)"
@@ -118,13 +123,13 @@ def test_redirected_streams_are_files_that_the_worker_appends_to_and_the_console
 def test_nothing_redirected_needs_no_thread_and_opens_nothing(group, consoles) -> None:
     consoles("stdout").read(), consoles("stderr").read()
     streams = group(stderr_tail=0).streams
-    before = threading.active_count()
+    before = log_threads()
     assert streams.open_for(0) == StreamEnds(None, None)
     streams.spawned(0)
     streams.worker_ended(0)
     assert streams.drain(0)
     assert streams.stderr_tail(0) == b""
-    assert threading.active_count() == before
+    assert log_threads() == before
 
 
 def test_inherited_stderr_arrives_unchanged_and_its_last_bytes_are_kept(group, consoles) -> None:
@@ -261,9 +266,9 @@ def test_a_blocked_console_does_not_stop_workers_and_shows_everything_later(grou
 def test_closing_does_not_wait_for_a_blocked_console(group, consoles) -> None:
     screen = consoles("stdout")
     started = group(tee=Std.OUT).start("for i in range(5000): print('x' * 89)").wait()
-    threads = threading.active_count()
+    threads = log_threads()
     started.streams.close()
-    assert threading.active_count() == threads - 1
+    assert log_threads() == threads - 1
     assert started.written(0, "stdout") == (b"x" * 89 + b"\n") * 5000
     screen.read()
 
@@ -385,18 +390,18 @@ def test_a_bug_of_ours_lets_workers_run_and_is_told_at_the_drain(group, consoles
 def test_forked_workers_are_all_spawned_before_a_thread_starts(group, consoles) -> None:
     consoles("stdout").read()
     streams = group(2, tee=Std.OUT, streams={"forks": True}).streams
-    before = threading.active_count()
+    before = log_threads()
     for rank in (0, 1):
-        assert threading.active_count() == before
+        assert log_threads() == before
         streams.open_for(rank)
         streams.spawned(rank)
-    assert threading.active_count() == before + 1
+    assert log_threads() == before + 1
 
 
 def test_everything_is_closed_in_the_end(group, consoles) -> None:
     consoles("stdout").read(), consoles("stderr").read()
     before = set(os.listdir("/proc/self/fd"))
-    threads = threading.active_count()
+    threads = log_threads()
     options = {"stdout_filters": ["x"]}
     done = (
         group(3, tee={0: Std.ALL}, redirects={1: Std.ALL}, streams=options)
@@ -405,7 +410,7 @@ def test_everything_is_closed_in_the_end(group, consoles) -> None:
     )
     done.streams.close()
     assert set(os.listdir("/proc/self/fd")) == before
-    assert threading.active_count() == threads
+    assert log_threads() == threads
 
 
 def test_a_worker_that_could_not_be_started_leaves_nothing_open(group, consoles) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from phalanx.multiprocessing import SubprocessContext, machine, pidfd
 from phalanx.multiprocessing.machine import (
+    SAME_REQUEST_S,
     DeadlinePassed,
     NameStuck,
     StopMachine,
@@ -164,23 +166,32 @@ def test_strangers_and_their_children_are_left_alone(
 def test_a_handler_that_raises_cuts_the_grace_and_is_heard_after_the_end(
     shells: Shells, soon: Soon, tmp_path: Path
 ) -> None:
-    context = shells(f"trap '' TERM INT; touch {tmp_path}/up; exec sleep 1000")
+    deaf = f"trap 'touch {tmp_path}/asked' TERM INT; touch {tmp_path}/up; while :; do sleep 0.02; done"
+    context = shells(deaf)
     context.start()
     soon((tmp_path / "up").exists)
 
     def raise_it(signum: int, frame: object) -> None:
         raise SignalException("stop", signal.Signals(signum))
 
-    before = signal.signal(signal.SIGALRM, raise_it)
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        soon((tmp_path / "asked").exists)  # so the close has begun
+        time.sleep(SAME_REQUEST_S + 0.2)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, raise_it)
+    interrupting = threading.Thread(target=interrupt)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.8)  # later than what counts as the same request
+        interrupting.start()
         with pytest.raises(SignalException) as caught:
             context.close(timeout=10_000)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        interrupting.join()
+        signal.signal(signal.SIGUSR1, before)
 
-    assert caught.value.sigval == signal.SIGALRM
+    assert caught.value.sigval == signal.SIGUSR1
     assert context.reap() == {0: -signal.SIGKILL}
 
 
@@ -202,7 +213,7 @@ context.close(timeout=10_000)
         host.stdin.write(b"\n")
         host.stdin.flush()
         host.stdout.readline()
-        time.sleep(0.7)
+        time.sleep(2)  # by now the close has begun, and not within what counts as the same request
         host.send_signal(signal.SIGINT)
         _, errors = host.communicate(timeout=60)
 

@@ -42,7 +42,7 @@ def on_servers(count: int, story: Callable[..., Awaitable[None]], **options: Any
             async with scripted() as first, scripted() as second:
                 servers = [first, second][:count]
                 store = await open_etcd(
-                    [server.endpoint for server in servers], **{"attempt_s": 0.3, **options}
+                    [server.endpoint for server in servers], **{"attempt_s": 1.0, **options}
                 )
                 servers.sort(key=lambda server: -len(server.requests))
                 assert len(servers[0].requests) == 1

@@ -35,6 +35,15 @@ async def eventually(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.1)
 
 
+async def create(store: EtcdV3Store, key: str, value: bytes) -> int:
+    """Make a key, once, whatever becomes of attempts that were unclear. Its revision is returned."""
+    once = ((Compare(key, Field.VERSION, 0),), (Put(key, value),))
+    await eventually(lambda: store.transaction(*once))
+    item = await eventually(lambda: store.get(key))
+    assert item is not None
+    return item.mod_revision
+
+
 class Load:
     """Everything that goes on while members fail: a lease, a watch, guarded counters, and writes that are sent once."""
 
@@ -138,8 +147,8 @@ async def fail_in_turn(members: list[Member], load: Load) -> None:
     for member in members:
         load.tell(f"freeze {member.name}")
         member.freeze()
-        # Shorter than the lease: a leader that slept longer believes, when it wakes, that no lease was renewed, and has
-        # them revoked by the new one (seen with etcd 3.4.23 and 3.5.1). No client can help that.
+        # Far shorter than the lease: a leader that slept longer believes, when it wakes, that no lease was renewed, and
+        # has them revoked by the new one (seen with etcd 3.4.23 and 3.5.1). No client can help that.
         await asyncio.sleep(2)
         member.thaw()
         await load.go_on(50)
@@ -159,9 +168,10 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
         async with cluster(3, arguments=FAST) as members:
             store = await open_etcd([member.endpoint for member in members])
             load = Load(store)
-            start = await store.put(COUNTER, b"0")
-            lease = await store.grant(3)
-            await store.put(ALIVE, b"", lease=lease)
+            # A leader that waits for a processor for a tenth of a second is voted out: each call may be unclear.
+            start = await create(store, COUNTER, b"0")
+            lease = await eventually(lambda: store.grant(10))
+            await eventually(lambda: store.put(ALIVE, b"", lease=lease))
             watch = store.watch("/t/", start)
             tasks = [
                 asyncio.ensure_future(work) for work in (load.count("a"), load.count("b"), load.write_once())
@@ -178,13 +188,14 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             async with asyncio.timeout(PATIENCE_S):
                 await seeing
 
-            counter, done = await store.get(COUNTER), await store.list(DONE)
+            counter = await eventually(lambda: store.get(COUNTER))
+            done = await eventually(lambda: store.list(DONE))
             assert counter is not None
             assert int(counter.value) == len(done.items) >= load.counted > 300
-            alive = await store.get(ALIVE)
+            alive = await eventually(lambda: store.get(ALIVE))
             assert alive is not None
             keeping.cancel()
-            once = await store.list(ONCE)
+            once = await eventually(lambda: store.list(ONCE))
             assert {item.version for item in once.items} == {1}
             assert {item.key for item in once.items} >= set(load.certain)
             # What a watch without any trouble sees of the same history, event by event.
@@ -210,7 +221,7 @@ def test_a_watch_alone_leaves_a_frozen_member() -> None:
         async with cluster(3, arguments=FAST) as members:
             endpoints = [member.endpoint for member in members]
             watching, writing = await open_etcd(endpoints, pulse_s=0.5), await open_etcd(endpoints)
-            watch = watching.watch("/t/", 1 + await writing.put("/t/", b""))
+            watch = watching.watch("/t/", 1 + await create(writing, "/t/", b""))
             for member in members:  # one of them is the one that it watches
                 member.freeze()
                 revision = await eventually(lambda: writing.put("/t/", b""))
@@ -229,22 +240,25 @@ def test_without_a_majority_calls_are_unclear_and_a_watch_goes_on_when_it_is_bac
     async def run() -> None:
         async with cluster(3, arguments=FAST) as members:
             store = await open_etcd([member.endpoint for member in members])
-            start = await store.put("/t/", b"0")
+            start = await create(store, "/t/", b"0")
             watch = store.watch("/t/", start)
             assert (await anext(aiter(watch))).revision == start
             for member in members[:2]:
                 member.kill()
-            for call in (store.put("/t/", b"1"), store.get("/t/"), store.grant(5)):
-                async with asyncio.timeout(PATIENCE_S):
-                    with pytest.raises(Unclear, match="No answer from etcd"):
-                        await call
+            async with asyncio.timeout(PATIENCE_S):
+                calls = store.put("/t/", b"1"), store.get("/t/"), store.grant(5)
+                ends = await asyncio.gather(*calls, return_exceptions=True)
+            assert ["No answer from etcd" in str(end) for end in ends if isinstance(end, Unclear)] == [
+                True
+            ] * 3
             for member in members[:2]:
                 member.start()
             await serving(members)
-            revision = await store.put("/t/", b"2")
+            revision = await eventually(lambda: store.put("/t/", b"2"))
             async with asyncio.timeout(PATIENCE_S):
                 while (batch := await anext(aiter(watch))).revision < revision:
-                    assert batch.changes[0].kv.value == b"1"  # applied late, which is what unclear means
+                    # Applied late, which is what unclear means.
+                    assert batch.changes[0].kv.value in (b"1", b"2")
             assert batch.changes[0].kv.value == b"2"
             await store.close()
 

@@ -95,7 +95,7 @@ def test_a_server_that_is_not_trusted_is_refused(authority: Authority, tmp_path:
         with pytest.raises(Refused, match="certificate is not trusted"):
             await open_etcd(member.endpoint, tls=True)
         with pytest.raises(Unclear):  # without TLS
-            await open_etcd(member.endpoint)
+            await open_etcd(member.endpoint, attempt_s=0.5)
 
     on_tls(authority, story, is_mutual=False)
 
@@ -122,7 +122,7 @@ def test_tls_to_a_server_without_it_is_unclear() -> None:
     async def run() -> None:
         async with cluster(1, arguments=FAST) as [member]:
             with pytest.raises(Unclear):
-                await open_etcd(member.endpoint, tls=True)
+                await open_etcd(member.endpoint, tls=True, attempt_s=0.5)
 
     asyncio.run(run())
 

@@ -15,11 +15,9 @@ from phalanx.store.values import SharedValues
 
 __all__ = [
     "KEYS_MAX",
-    "LINE_BYTES_MAX",
     "MESSAGES",
     "READS",
     "REQUESTS",
-    "VERSION",
     "CheckpointDone",
     "ExceptionRecorded",
     "ExcludeAsked",
@@ -31,8 +29,6 @@ __all__ = [
     "packed",
 ]
 
-VERSION = 1
-LINE_BYTES_MAX = 1024 * 1024
 KEYS_MAX = 1024  # that one request names: each is a question of its own to the store
 
 

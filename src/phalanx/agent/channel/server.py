@@ -17,11 +17,9 @@ from typing import Any
 
 from phalanx.agent.channel.listening import listener_at, peer_uid
 from phalanx.agent.channel.messages import (
-    LINE_BYTES_MAX,
     MESSAGES,
     READS,
     REQUESTS,
-    VERSION,
     Fields,
     Foreign,
     Message,
@@ -29,13 +27,13 @@ from phalanx.agent.channel.messages import (
     packed,
 )
 from phalanx.agent.channel.wills import Wills
+from phalanx.errors._channel_protocol import CAUSES_WITHOUT_A_STEP, LINE_BYTES_MAX, VERSION
 from phalanx.records import Struct
 from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
 __all__ = ["ChannelServer"]
 
 REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
-CAUSES_WITHOUT_A_STEP = ("failure", "loss")  # a rank has ended, and will not come to any
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
 ACCEPT_PAUSE_S = 1.0
@@ -342,23 +340,23 @@ class _Connection(asyncio.Protocol):
             if len(line) > LINE_BYTES_MAX:
                 raise Foreign(f"sent a line of more than {LINE_BYTES_MAX} bytes")
             fields = Fields(line)
+            kind = fields.text("type")
             if self.local_rank is None:
                 self._greet(fields)
-            elif fields.text("type") == "will":
+            elif kind == "will":
                 number, wills = fields.integer("id"), self.server.wills
                 self.answer(
                     number, error=wills.take(self.local_rank, fields.text("key"), fields.binary("value"))
                 )
-            elif fields.text("type") == "leaves":
+            elif kind == "leaves":
                 self.leaves = fields.integer("is_so") != 0
-            elif fields.text("type") in REQUESTS:
-                kind = fields.text("type")
+            elif kind in REQUESTS:
                 self.server.ask(self, fields.integer("id"), kind, REQUESTS[kind](fields))
-            elif fields.text("type") in MESSAGES:
-                message = MESSAGES[fields.text("type")](self.pid, self.round or 0, fields)
+            elif kind in MESSAGES:
+                message = MESSAGES[kind](self.pid, self.round or 0, fields)
                 self.server.on_message(self.local_rank, message)
             else:
-                raise Foreign(f"sent a message of an unknown type: {fields.text('type')[:80]!r}")
+                raise Foreign(f"sent a message of an unknown type: {kind[:80]!r}")
         except Foreign as reason:
             self.end(str(reason))
         except Exception as bug:  # noqa: BLE001 # the border to outsiders: whatever a line can break, it ends itself

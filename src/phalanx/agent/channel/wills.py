@@ -12,12 +12,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 
+from phalanx.errors._channel_protocol import AGREEMENTS, STOP
+from phalanx.errors._step_agreement import first_line_of, stopped_now
 from phalanx.store.values import SharedValues, ValueRefused, ValuesUnreachable
 
 __all__ = ["Wills"]
 
 WILL_BYTES_MAX = 4096
-_STOP, _DECIDED, _NOW = "phalanx/agree/stop/0/line", b"at ", b"at now\nstop"
+_STOP_LINE = first_line_of(f"{AGREEMENTS}{STOP}")
 
 
 class Wills:
@@ -83,9 +85,13 @@ async def _store(values: SharedValues, key: str, value: bytes) -> None:
 
 async def _stop_now(values: SharedValues) -> None:
     """Decide where the ranks have not; each turn in vain is one in which some rank wrote something."""
-    with contextlib.suppress(ValueRefused, ValuesUnreachable):
-        while not ((line := await values.get(_STOP)) or b"").startswith(_DECIDED):
+    with contextlib.suppress(ValueRefused, ValuesUnreachable, ValueError):  # the last: of a line that is none
+        while True:
+            line = await values.get(_STOP_LINE)
+            decision = stopped_now(None if line is None else line.decode(), STOP)
+            if decision is None:
+                return
             if line is None:
-                await values.leave(_STOP, _NOW)  # though the bound be reached
+                await values.leave(_STOP_LINE, decision.encode())  # though the bound be reached
             else:
-                await values.compare_set(_STOP, line, _NOW)
+                await values.compare_set(_STOP_LINE, line, decision.encode())

@@ -101,7 +101,7 @@ def server_from_environment(alive_callback: Callable[[], int]) -> HealthCheckSer
     if not text:
         return None
     logger = get_logger(__name__)
-    if not (text.isascii() and text.isdecimal() and int(text) < 65536):
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) < 65536):
         logger.warning(
             "%s is %r, which is no port: no health checks are answered", TORCHELASTIC_HEALTH_CHECK_PORT, text
         )

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -35,43 +37,64 @@ ADVICE = "install py-spy beside the launcher (pip install py-spy) to see"
 # faulthandler's last line when there are more threads: it writes the newest, and the main one is the oldest.
 CUT = "..."
 CUT_WORDS = "only the newest 100 threads are shown, of which the main thread mostly is none"
-STATES = {
-    "D": "it waits in the kernel",
-    "T": "it is stopped",
-    "t": "a debugger holds it",
-    "Z": "it has ended",
-}
+STATES = {"D": "it waits in the kernel", "T": "it is stopped", "t": "a debugger holds it"}
 
 
 class Asked:
     """One worker whose stacks are wanted. ``is_asked`` is set when the signal was sent."""
 
-    __slots__ = ("_blocked", "_file", "_start", "folder", "is_asked", "pid", "rank", "signal", "text")
+    __slots__ = ("_blocked", "_file", "_handle", "_start", "folder", "is_asked", "pid", "rank", "text")
 
-    def __init__(self, rank: int, pid: int, folder: str, file: NamelessFile) -> None:
+    def __init__(self, rank: int, pid: int, folder: str, file: NamelessFile, handle: int) -> None:
         self.rank = rank
         self.pid = pid
         self.folder = folder
         """Of its logs; empty: it has none."""
-        self.signal = STACKS_SIGNAL
         self.is_asked = False
         self.text = ""
         self._file = file
+        self._handle = handle
         self._start = 0
         self._blocked: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, rank: int, pid: int, folder: str, file: NamelessFile) -> Self:
-        """``file`` is where its faulthandler writes; a handle of our own is taken, as the round may end meanwhile."""
-        return cls(rank, pid, folder, NamelessFile.of(os.dup(file.fd)))
+        """``file`` is where its faulthandler writes. Handles of our own are taken, as the round may end meanwhile.
+
+        Raises ``OSError``.
+        """
+        handle = os.pidfd_open(pid)
+        try:
+            return cls(rank, pid, folder, NamelessFile.of(os.dup(file.fd)), handle)
+        except OSError:
+            os.close(handle)
+            raise
 
     @property
-    def can_answer(self) -> bool:
+    def is_gone(self) -> bool:
+        """Whether it has ended: its number may be another process's by now."""
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return bool(poll.poll(0))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has told so often that its file, which is in memory, gets no more."""
+        return os.fstat(self._file.fd).st_size >= FILE_BYTES_MAX
+
+    def ask(self) -> None:
+        """Send it the signal, if it can answer."""
+        if not self.is_full and self._can_answer():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, STACKS_SIGNAL)
+                self.is_asked = True
+
+    def _can_answer(self) -> bool:
         """Whether it catches the signal, and has the file that it would write to still open.
 
         A script that closes all descriptors, and opens others under their numbers, must not find stacks in its files.
         """
-        if not _mask(read_file(f"/proc/{self.pid}/status", None), b"SigCgt:", self.signal):
+        if not _mask(read_file(f"/proc/{self.pid}/status", None), b"SigCgt:", STACKS_SIGNAL):
             return False
         with contextlib.suppress(OSError):
             own = os.readlink(f"/proc/self/fd/{self._file.fd}")
@@ -100,8 +123,9 @@ class Asked:
         return self.text.endswith(f"\n{CUT}")
 
     def close(self) -> None:
-        """Give the handle back."""
+        """Give the handles back."""
         self._file.close()
+        os.close(self._handle)
 
     def _holding(self) -> frozenset[str]:
         """Threads in which the signal is held back: by their own choice, or because they are in its handler."""
@@ -111,7 +135,9 @@ class Asked:
             return frozenset()
         place = f"/proc/{self.pid}/task"
         return frozenset(
-            one for one in threads if _mask(read_file(f"{place}/{one}/status", None), b"SigBlk:", self.signal)
+            one
+            for one in threads
+            if _mask(read_file(f"{place}/{one}/status", None), b"SigBlk:", STACKS_SIGNAL)
         )
 
 
@@ -122,17 +148,19 @@ def py_spy() -> str | None:
 
 
 def save(asked: Sequence[Asked], reason: str, spy: str | None, spare: Callable[[int], None]) -> list[str]:
-    """Wait for the answers, ask ``spy`` for the others, and append all to files; returns what could not be done.
+    """Ask, wait for the answers, ask ``spy`` for the others, and append all to files; returns what could not be done.
 
     Takes ``ANSWER_S + PY_SPY_S`` at most. ``spare`` is told the pid of each program that is started for it.
     """
+    for one in asked:
+        one.ask()
     _await([one for one in asked if one.is_asked])
     for one in asked:
         text = one.read() if one.is_asked else ""
         one.text = without_our_frames(text).strip("\n")
     lacking = [one for one in asked if not one.text or one.is_cut]
-    if lacking and spy is not None:
-        _ask(lacking, spy, spare)
+    if spy is not None:
+        _ask([one for one in lacking if not one.is_gone], spy, spare)
     for one in lacking:
         if not one.text:
             one.text = f"no stack: {_why_silent(one)}; {ADVICE} such a process"
@@ -145,7 +173,7 @@ def save(asked: Sequence[Asked], reason: str, spy: str | None, spare: Callable[[
 def _await(asked: list[Asked]) -> None:
     give_up_at = time.monotonic() + ANSWER_S
     pause_s = FIRST_LOOK_S
-    while asked := [one for one in asked if not one.has_answered]:
+    while asked := [one for one in asked if not (one.has_answered or one.is_gone)]:
         left_s = give_up_at - time.monotonic()
         if left_s <= 0:
             return
@@ -178,6 +206,8 @@ def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
                 program.communicate(timeout=LAST_LOOK_S)
             one.text = f"{_so_far(one)}, and py-spy did not tell within {PY_SPY_S:g} s"
             continue
+        if one.is_gone:
+            continue  # what was read may have been another's
         said = (out if out.strip() else err).decode("utf-8", "replace").strip("\n")
         found = program.returncode == 0 and out.strip()
         if not found:
@@ -196,8 +226,10 @@ def _so_far(one: Asked) -> str:
 
 def _why_silent(one: Asked) -> str:
     stat = read_stat(one.pid)
-    if stat is None or stat.state == "Z":
+    if stat is None or one.is_gone:
         return "the process has ended"
+    if one.is_full:
+        return f"the process has told {FILE_BYTES_MAX >> 20} MiB of stacks in this round already"
     if not one.is_asked:
         return "the process does not tell by itself (no Python that was started here, or it has changed that)"
     state = f": {STATES[stat.state]}" if stat.state in STATES else ""

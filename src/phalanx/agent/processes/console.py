@@ -10,6 +10,8 @@ import os
 import select
 from collections import deque
 
+from phalanx.errors._printable import printable
+
 __all__ = ["Console"]
 
 KEPT_LINES_MAX = 1000
@@ -81,8 +83,7 @@ class Console:
 
 
 def _one_line(text: str) -> bytes:
-    shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text[: select.PIPE_BUF])
-    line = shown.encode(errors="backslashreplace")
+    line = printable(text[: select.PIPE_BUF]).encode(errors="backslashreplace")
     if len(line) < select.PIPE_BUF:
         return line + b"\n"
     return line[: select.PIPE_BUF - 4].decode(errors="ignore").encode() + "…".encode() + b"\n"

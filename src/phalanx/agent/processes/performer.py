@@ -98,6 +98,7 @@ class Processes:
         self._are_asked = False  # the workers of this round were asked to stop
         self._not_warned: set[int] = set()  # local ranks of this round, which are to be named soon
         self._warned_by = 0
+        self._naming: asyncio.TimerHandle | None = None
         self._told_of_terminal = ""
         self._told: dict[int, ExceptionRecorded] = {}  # of this round, by local rank: the last that each told
         self._watched: set[int] = set()  # descriptors of this round: exits of workers, exits in the tree
@@ -147,6 +148,10 @@ class Processes:
         self.progress = Progress()
         self._are_asked = False
         self._not_warned.clear()
+        if self._naming is not None:
+            self._naming.cancel()
+        if self._spec.watchdog is not None:
+            self._spec.watchdog.new_round()
         if self._spec.debug_rank is not None:
             self._say_who_has_the_terminal(command.round)
         try:
@@ -249,9 +254,11 @@ class Processes:
         if self.workers is not None:
             self._not_warned = set(self.workers.pass_on(command.signal))
             self._warned_by = command.signal
-            self._loop.call_later(NAMES_AFTER_S, self._say_not_warned)
+            self._naming = self._loop.call_later(NAMES_AFTER_S, self._say_not_warned)
 
     def _say_not_warned(self) -> None:
+        if self._naming is not None:
+            self._naming.cancel()  # it names who is not warned of now, and may be later
         left_out, self._not_warned = self._not_warned - set(self._connected()), set()
         if left_out:
             self._console.say(not_passed(self._warned_by, left_out))

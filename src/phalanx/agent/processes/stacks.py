@@ -2,7 +2,7 @@
 
 A Python worker is asked by a signal for which the boot file has made faulthandler answer, and by none that it does not
 catch. Of any other, and of one that does not answer, ``py-spy`` tells, where it is installed; else the file says why
-there is nothing. The loop waits for none of it: it sends signals, and a thread of its own reads.
+there is nothing. The loop waits for none of it: a thread of its own looks, sends the signals and reads.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.agent.driver import Driver
 from phalanx.agent.stacks import EndSlow, SaveStacks, StacksSaved
+from phalanx.multiprocessing.procfs import start_ticks_of
 
 if TYPE_CHECKING:
     from phalanx.agent.processes.console import Console
@@ -64,17 +66,15 @@ class Stacks:
 
         asked: list[Asked] = []
         try:
-            for local_rank in workers.live:
-                asked.append(
-                    Asked.of(
-                        workers.round.rank(local_rank),
-                        workers.pids[local_rank],
-                        workers.stacks_folder(local_rank),
-                        workers.crash_file(local_rank),
-                    )
+            asked.extend(
+                Asked.of(
+                    workers.round.rank(local_rank),
+                    workers.pids[local_rank],
+                    workers.stacks_folder(local_rank),
+                    workers.crash_file(local_rank),
                 )
-                if asked[-1].can_answer:
-                    asked[-1].is_asked = workers.send_to(local_rank, asked[-1].signal)
+                for local_rank in workers.live
+            )
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(None, save, asked, reason, py_spy(), self._processes.tree.spare)
         finally:
@@ -83,24 +83,33 @@ class Stacks:
 
     def _end(self, command: EndSlow) -> None:
         """Its own process alone; what it has started is swept when it has ended, as after any failure."""
+        with contextlib.suppress(OSError):  # by a handle: its number may be somebody else's the next moment
+            handle = os.pidfd_open(command.pid)
+            try:
+                self._end_held(command, handle)
+            finally:
+                os.close(handle)
+
+    def _end_held(self, command: EndSlow, handle: int) -> None:
+        if start_ticks_of(command.pid) != command.started or _has_ended(handle):
+            return
         workers = self._processes.workers
         local_ranks = (
             [] if workers is None else [one for one in workers.live if workers.pids[one] == command.pid]
         )
-        if local_ranks:
-            assert workers is not None, "it has a rank"
-            self._remember(command, workers.stacks_folder(local_ranks[0]))
-            workers.send_to(local_ranks[0], command.signal)
+        if not local_ranks and self._watchdog is not None and not self._watchdog.is_of_the_job(command.pid):
             return
-        # A process that a worker has started. By a handle: its number may be somebody else's the next moment.
-        with contextlib.suppress(OSError):
-            handle = os.pidfd_open(command.pid)
-            try:
-                if self._watchdog is None or self._watchdog.is_of_the_job(command.pid):
-                    signal.pidfd_send_signal(handle, command.signal)
-            finally:
-                os.close(handle)
+        if command.late:
+            self._console.say(command.late)
+        signal.pidfd_send_signal(handle, command.signal)
+        if local_ranks and self._watchdog is not None:
+            assert workers is not None, "it has a rank"
+            folder = os.path.dirname(workers.stacks_folder(local_ranks[0]))
+            self._watchdog.ends(command.pid, command.scope, folder)
 
-    def _remember(self, command: EndSlow, folder: str) -> None:
-        if self._watchdog is not None:
-            self._watchdog.ends(command.pid, command.scope, os.path.dirname(folder))
+
+def _has_ended(handle: int) -> bool:
+    """Whether the process of a handle has, though nobody may have waited for it yet."""
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(poll.poll(0))

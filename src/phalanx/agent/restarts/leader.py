@@ -26,6 +26,7 @@ from phalanx.agent.verdict.verdict import (
 from phalanx.records import changed
 from phalanx.rendezvous.policy import EndJob, MemberReport, NextRound, Policy, RoundReports
 from phalanx.rendezvous.stored import Outcome, Phase, RoundRecord
+from phalanx.rendezvous.waiting import said_of
 
 __all__ = ["leader_policy"]
 
@@ -153,20 +154,15 @@ def _told(verdict: Verdict, record: RoundRecord | None) -> Verdict:
 
 def _other_reason(reports: RoundReports) -> str:
     """What besides a worker's failure explains that connections broke: membership changed, or was about to."""
-    for hosts, what in (
-        ([one.member.host for one in reports.members if one.is_lost], "node {} was lost"),
-        ([one.member.host for one in reports.members if one.is_leaving], "node {} left"),
-        (
-            [
-                one.member.host
-                for one in reports.members
-                if one.report is not None and one.report.has_own_reason
-            ],
-            "node {} could not hear the store",
-        ),
+    everyone = reports.members
+    deaf = [one for one in everyone if one.report is not None and one.report.has_own_reason]
+    for told, *what in (
+        ([one for one in everyone if one.is_lost], "node {} was lost", "nodes {} were lost"),
+        ([one for one in everyone if one.is_leaving], "node {} left", "nodes {} left"),
+        (deaf, "node {} could not hear the store", "nodes {} could not hear the store"),
     ):
-        if hosts:
-            return what.format(", ".join(sorted(hosts)))
+        if told:
+            return said_of([one.member for one in told], [one.member for one in everyone], *what)
     return "" if reports.round.is_failure else reports.round.reason
 
 

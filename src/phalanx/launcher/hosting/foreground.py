@@ -55,8 +55,8 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
     caught: queue.SimpleQueue[int | None] = queue.SimpleQueue()  # its put may be called from a signal handler
     before: dict[int, Any] = {}
     sender = threading.Thread(target=_hand_on, args=(agent, caught), name="phalanx-signals", daemon=True)
-    sender.start()
     try:
+        sender.start()
         for signum in (*stopping, *warning):
             there = signal.getsignal(signum)
             is_free = there is signal.SIG_DFL or (signum in stopping and there is not signal.SIG_IGN)
@@ -68,7 +68,8 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
         for signum, there in before.items():
             signal.signal(signum, there)
         caught.put(None)
-        sender.join()
+        if sender.ident is not None:  # else a handler of the program has raised before it began
+            sender.join()
 
 
 def _hand_on(agent: AgentProcess, caught: queue.SimpleQueue[int | None]) -> None:
