@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -13,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.chaos import injector
 from phalanx.chaos.guard import Guard
 from phalanx.chaos.hold import Held, hold
 from phalanx.chaos.jobs import Agent, Process, Worker, descendants, open_process, same_job
 from phalanx.chaos.progress import Progress
 from phalanx.chaos.sockets import ESTABLISHED, LISTENING, connections, sockets_of
+from phalanx.cli.chaos import main
+from phalanx.multiprocessing import pidfd
 from phalanx.multiprocessing.procfs import start_ticks_of
 
 LIMIT_S = 60.0
@@ -53,8 +57,8 @@ def test_a_guard_continues_what_it_was_given_when_it_is_let_go(sleeper: subproce
 
 def test_a_guard_continues_it_when_it_is_time(sleeper: subprocess.Popen[bytes]) -> None:
     fd = os.pidfd_open(sleeper.pid)
-    with Guard(0.2) as guard:
-        guard.take(fd)
+    with Guard(2.0) as guard:  # it must not be over before the process is stopped
+        assert guard.take(fd)
         sleeper.send_signal(signal.SIGSTOP)
         wait_until_it_runs(sleeper.pid)
     os.close(fd)
@@ -150,6 +154,52 @@ def test_an_ipv6_socket_that_speaks_ipv4_is_told_as_ipv4() -> None:
             if row.local_port == port and row.inode in sockets_of(os.getpid())
         ]
         assert (row.local, row.remote) == ("127.0.0.1", "127.0.0.1")
+
+
+def test_a_process_that_cannot_be_opened_is_not_taken_for_one_that_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    own = Process(os.getpid(), start_ticks_of(os.getpid()) or 0)
+    monkeypatch.setattr(os, "pidfd_open", no_room)
+    with pytest.raises(OSError, match="Too many open files"):
+        open_process(own)
+
+
+def test_a_system_without_pidfds_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pidfd, "is_supported", lambda: False)
+    assert main(["kill", "--", "touch", str(tmp_path / "begun")]) == 2
+    assert capsys.readouterr().err == (
+        "chaos: error: chaos needs pidfds: Linux 5.4 or newer, and no sandbox that forbids them\n"
+    )
+    assert not (tmp_path / "begun").exists()
+
+
+def test_what_is_waited_for_is_said_while_it_lasts_and_at_the_end(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(injector, "_QUIET_S", 0.0)
+    assert main(["kill", "--seed", "", "--", "sleep", "0.3"]) == 1
+    waiting, last = (line.split(" s: ")[1] for line in capfd.readouterr().err.splitlines())
+    assert waiting == "waiting: no job has workers below the command"
+    assert last == "injected nothing (no job has workers below the command); the command ended with 0; seed "
+
+
+def test_progress_says_what_it_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    progress = Progress(str(file), only_new=False)
+    progress.look()
+    assert str(progress) == f"{file}: No such file or directory"
+    file.write_text("{}\n")
+    progress.look()
+    assert str(progress) == f"{file} has none"
+    file.write_text('{}\n{"event": "worker_progress", "step": 12}\n')
+    progress.look()
+    assert str(progress) == "the last one is 12"
 
 
 def test_progress_is_that_of_the_last_job_in_the_file(tmp_path: Path) -> None:

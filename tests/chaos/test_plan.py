@@ -19,6 +19,7 @@ AIMS = st.one_of(
     st.just(Aim(all_ranks=True)),
     st.integers(0, 3).map(lambda rank: Aim(ranks=(rank,))),
     st.integers(0, 1).map(lambda node: Aim(node=node)),
+    st.integers(0, 1).map(lambda local_rank: Aim(local_ranks=(local_rank,), random_node=True)),
     st.integers(0, 1).map(lambda node: Aim(node=node, all_ranks=True)),
 )
 
@@ -114,6 +115,19 @@ def test_local_ranks_of_a_node_are_ranks_of_the_job() -> None:
     assert ranks_for(Aim(node=1, local_ranks=(0,)), 0, TWO_NODES) == (2,)
 
 
+def test_local_ranks_of_a_random_node_are_those_of_one_that_has_them() -> None:
+    here = [Place(0, 0, 0), Place(1, 0, 1), Place(2, 1, 1)]
+    aim = Aim(local_ranks=(1,), random_node=True)
+    assert {ranks_for(aim, draw, here) for draw in range(4)} == {(2,)}
+    with pytest.raises(NotHere, match="local rank 5 is not on this machine"):
+        ranks_for(Aim(local_ranks=(5,), random_node=True), 0, here)
+
+
+def test_a_seed_may_be_any_word() -> None:
+    schedule = Schedule(after=Span(0.0, 0.0), every=Span(0.0, 0.0), times=1)
+    assert list(steps(schedule, "\udcff")) == list(steps(schedule, "\udcff"))
+
+
 def test_one_agent_needs_no_name_and_two_do() -> None:
     assert node_for(Aim(), 5, [3]) == 3
     with pytest.raises(NotHere, match="which node"):
@@ -126,11 +140,22 @@ def test_one_agent_needs_no_name_and_two_do() -> None:
     [
         (
             "",
-            "chaos takes an act: kill, stop, freeze, cut, slow; write phalanx chaos ACT [flags] [-- COMMAND ...]",
+            "chaos takes an act first: kill, stop, freeze, cut, slow; write phalanx chaos ACT [flags] [-- COMMAND ...]",
+        ),
+        (
+            "-- phalanx run train.py",
+            "chaos takes an act first: kill, stop, freeze, cut, slow; write phalanx chaos ACT [flags] [-- COMMAND ...]",
+        ),
+        (
+            "--job x kill",
+            "chaos takes an act first: kill, stop, freeze, cut, slow; write phalanx chaos ACT [flags] [-- COMMAND ...]",
         ),
         ("kil", "'kil' is no act of chaos; did you mean kill?"),
         ("kill --rnak 1", "chaos has no flag --rnak here; did you mean --rank?"),
+        ("kill --ra 1", "chaos has no flag --ra here; did you mean --rank?"),
         ("kill --rank x", "--rank: 'x' is no whole number"),
+        ("kill --rank 1 --node random", "a rank is on one node; leave --node out"),
+        ("kill --events-file f -- true", "--events-file has no effect without --at-step"),
         ("kill train.py", "chaos does not know what to do with 'train.py'; a command follows --"),
         (
             "kill --rank 0 --local-rank 0",
@@ -186,6 +211,9 @@ def test_words_become_orders() -> None:
     assert (orders.aim, orders.signum, orders.job) == (Aim(node=1, all_ranks=True), 15, "x")
     assert orders.schedule == Schedule(after=Span(0.0, 0.0), every=Span(60.0, 60.0), times=None)
     assert orders.command == ("phalanx", "run", "--rank", "9", "a.py")
+    twice = orders_of(["kill", "--rank", "1,1,0"])
+    assert twice is not None
+    assert (twice.aim.ranks, twice.signum) == ((1, 0), 9)
 
 
 @pytest.mark.parametrize("act", ["kill", "stop", "freeze", "cut", "slow"])

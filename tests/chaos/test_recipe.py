@@ -20,6 +20,8 @@ def blocks(kind: str) -> list[str]:
 
 def bare(text: str) -> str:
     """Without what differs from run to run: numbers that have a unit or a name before them, hosts, ids."""
+    # Two workers that print at the same moment: the end of a line is a write of its own.
+    text = re.sub(r"(?<!\]:)(rank \d begins)", r"\n\1", text)
     text = re.sub(r"\d+\.\d s:", "# s:", text)
     text = re.sub(r"pid \d+", "pid #", text)
     text = re.sub(r"host [\w.-]+", "host #", text)

@@ -51,6 +51,9 @@ def folder(tmp_path: Path) -> Path:
         (["phalanx", "chaos", "kill", "--ag"], ["--agent"]),
         (["phalanx", "chaos", "slow", "--t"], ["--to", "--times"]),
         (["phalanx", "chaos", "stop", ""], []),
+        (["phalanx", "chaos", "kill", "--events-file", "t"], ["train.py"]),
+        (["phalanx", "chaos", "kill", "--rank", "1", "--", "t"], ["train.py"]),
+        (["phalanx", "chaos", "kill", "--", "phalanx", "run", "--ag"], []),
         (["phalanx", "checkpoints", "--v"], ["--verify"]),
         (["phalanx", "checkpoints", "t"], ["train.py"]),
         (["phalanx", "run", "--nn"], ["--nnodes"]),
@@ -119,6 +122,11 @@ def test_fish_offers_what_fits(folder: Path) -> None:
     assert "bash" in ask("phalanx completion ")
     assert "run" in ask("phalanx ")
     assert "--nnodes" not in ask("phalanx run train.py --nn")
+    assert {"kill", "stop"} <= ask("phalanx chaos ")
+    assert ask("phalanx chaos kill --ag") == {"--agent"}
+    assert ask("phalanx chaos stop --ag") == set()
+    assert "kill" not in ask("phalanx chaos kill --rank 1 ")
+    assert "train.py" in ask("phalanx chaos kill -- tr")
 
 
 def test_another_shell_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ from tests.system.launch import LIMIT_S, Event, Job, launcher_under_test
 __all__ = [
     "LEASE_S",
     "SHORT_LEASE",
+    "TOGETHER",
     "Agent",
     "Agents",
     "Host",
@@ -278,6 +279,10 @@ def c10d(store: Host, nnodes: str, **conf: object) -> tuple[object, ...]:
 # For tests that wait for the end of one: three seconds, as in the cases that users expect to work.
 SHORT_LEASE = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
 LEASE_S = 3.0
+
+# For tests that start agents at once and count on all of them in the first round. It is full then, and nobody waits;
+# with the short last call of other tests, an agent that is a second late would be missing.
+TOGETHER = {"last_call_timeout": 30}
 
 
 class Agents(Protocol):

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,7 +52,9 @@ def test_a_given_rank_is_killed_and_the_line_says_which(launch: Launch, script: 
     assert re.fullmatch(
         rf"chaos: \d+\.\d s: aimed at killed \(agent pid {job.process.pid}; rank 0, 1; .*train\.py\)", aimed
     )
-    assert re.fullmatch(r"chaos: \d+\.\d s: job killed: kill rank 1 on this machine; seed [0-9a-f]{8}", first)
+    assert re.fullmatch(
+        r"chaos: \d+\.\d s: job killed: kill rank 1 on this machine, at once; seed [0-9a-f]{8}", first
+    )
     assert re.fullmatch(
         rf"chaos: \d+\.\d s: killed rank 1 \(pid {pid}, host {host}, round 1\) by SIGKILL", second
     )
@@ -285,6 +288,21 @@ def test_no_other_job_is_ever_touched(launch: Launch, script: Script, chaos: Sta
     assert all(runs(state_of(pid)) for pid in theirs.values())
 
 
+def test_who_is_killed_next_is_of_the_next_round_however_long_the_others_take(
+    launch: Launch, script: Script, chaos: Start
+) -> None:
+    slow = "import signal; from telling import *; signal.signal(15, signal.SIG_IGN); tell('begun'); stay()"
+    job = launch("--nproc-per-node", 3, "--max-restarts", 2, "--restart-timeout", "3s", script(slow))
+    pids(job, count=3)
+
+    killer = chaos("kill", "--every", 0, "--times", 2, "--job", job.process.pid)
+
+    assert killer.wait() == 0
+    rounds = [found[1] for line in killer.lines if (found := re.search(r"killed rank .* round (\d)\)", line))]
+    assert rounds == ["1", "2"]
+    pids(job, restart=2, count=3)
+
+
 def test_several_jobs_are_listed(launch: Launch, script: Script, chaos: Start) -> None:
     jobs = [launch("--rdzv-id", f"several-{n}", script(STAY)) for n in (1, 2)]
     for job in jobs:
@@ -342,9 +360,8 @@ def test_who_is_not_here_is_one_sentence(
 
     assert refused.wait() == 2
     (line,) = refused.lines
-    assert line.startswith(
-        f"chaos: error: {sentence}".replace("; --wait 60s waits for one, which", ", which")
-    )
+    assert line.startswith(f"chaos: error: {sentence}")
+    assert line.endswith("; --wait 60s waits for one") == ("--job" in words)
 
 
 def test_a_job_that_appears_later_is_waited_for(launch: Launch, script: Script, chaos: Start) -> None:
@@ -394,7 +411,30 @@ def test_a_command_that_ended_before_anything_was_done_is_no_success(script: Scr
     run = chaos("kill", "--after", "1000s", *command(script("")))
 
     assert run.wait() == 1
-    assert "injected nothing; the command ended with 0" in run.lines[-1]
+    assert re.search(
+        r"injected nothing \((1000 s of waiting were not over|no job has workers below the command)\); "
+        r"the command ended with 0",
+        run.lines[-1],
+    )
+
+
+def test_a_command_of_which_another_job_is_named_is_no_success(script: Script, chaos: Start) -> None:
+    run = chaos(
+        "kill", "--job", "another", *command("--rdzv-id", "this", script("import time; time.sleep(1)"))
+    )
+
+    assert run.wait() == 1
+    assert "injected nothing (no job 'another' has workers below the command" in run.lines[-1]
+
+
+def test_a_command_starts_with_the_signals_that_it_would_have_without(chaos: Start) -> None:
+    run = chaos("kill", "--", "sh", "-c", "exec grep SigIgn /proc/self/status")
+
+    ignored = int(run.said(r"SigIgn:\s*(\w+)")[1], 16)
+
+    ours = {signal.SIGPIPE, signal.SIGXFSZ, signal.SIGUSR1, signal.SIGUSR2}
+    assert not [number for number in ours if ignored >> (number - 1) & 1]
+    run.wait()
 
 
 def test_a_command_whose_rank_is_not_there_is_told_to_stop(script: Script, chaos: Start) -> None:
@@ -450,21 +490,50 @@ def test_ctrl_c_reaches_the_command_once(tmp_path: Path) -> None:
         os.close(master)
 
 
-def test_a_step_that_a_worker_tells_of_is_waited_for(script: Script, chaos: Start, tmp_path: Path) -> None:
-    train = script("""
-        import os, sys, time
-        import phalanx
-        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
-            sys.exit(0)
-        step = 0
-        while True:
-            step += 1
-            phalanx.progress(step)
-            time.sleep(0.02)
-        """)
+# Tells of its steps; the second life says which one the first had come to, and ends.
+STEPS = """
+    import os, sys, time
+    from pathlib import Path
+    import phalanx
+    at = Path(sys.argv[1])
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "1":
+        sys.exit(0)
+    for step in range(1, 100_000):
+        at.write_text(str(step))
+        phalanx.progress(step)
+        time.sleep(0.02)
+"""
 
-    run = chaos("kill", "--at-step", 30, *command("--max-restarts", 1, train))
 
-    assert run.wait() == 0
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_step_that_a_worker_tells_of_is_waited_for(
+    script: Script, chaos: Start, tmp_path: Path, is_named: bool
+) -> None:
+    at = tmp_path / "at"
+    named = ("--events-file", tmp_path / "events.jsonl") if is_named else ()
+    with tempfile.TemporaryDirectory(prefix="black-box-") as temp:
+        run = chaos(
+            *("kill", "--at-step", 30, *named, *command("--max-restarts", 1, script(STEPS), at)),
+            wrapper=("env", f"TMPDIR={temp}"),
+        )
+
+        assert run.wait() == 0
+        assert not list(Path(temp).glob("phalanx-chaos-*"))
     assert "injected 1 kill" in run.lines[-1]
-    assert not list(tmp_path.glob("phalanx-chaos-*"))
+    assert any(", at step 30; seed" in line for line in run.lines)
+    assert int(at.read_text()) >= 30
+
+
+def test_a_step_that_nobody_tells_of_is_told_at_the_end(script: Script, chaos: Start, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    waits = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)"
+    words = ("--events-file", elsewhere, script(waits), tmp_path / "end")
+    run = chaos("kill", "--at-step", 30, "--events-file", tmp_path / "events.jsonl", *command(*words))
+    run.said("at step 30; seed")
+    (tmp_path / "end").touch()
+
+    assert run.wait() == 1
+    assert (
+        f"injected nothing (no worker has told of step 30: {tmp_path}/events.jsonl: No such file or directory)"
+        in run.lines[-1]
+    )

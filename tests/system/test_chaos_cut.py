@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,8 @@ from tests.system.chaos import Start, runs, state_of
 from tests.system.launch import LIMIT_S, Script
 from tests.system.machines import SHORT_LEASE, Agent, Agents, Host, Network, begin_together, meeting
 from tests.system.test_machines_stores import TEN_SECONDS, Cluster, cluster, needs_etcd  # noqa: F401
+
+from phalanx.chaos.plan import Schedule, Span, steps
 
 MEMBER = "from meeting import attend; attend()"
 
@@ -69,6 +73,72 @@ def test_the_named_agent_alone_is_cut_and_comes_back(
     begin_together([first, second], world=2, newer_than=before)
     assert all(event.restart == 0 for event in (*first.events, *second.events) if event.name == "begun")
     end(network, first, second)
+
+
+def test_an_agent_whose_store_has_another_address_on_the_wire_is_cut(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    """As with a port that a container engine publishes, or a service of Kubernetes: addresses are translated."""
+    host = network.host(1)
+    host.run("nft", "add", "table", "ip", "nat")
+    host.run("nft", "add chain ip nat out { type nat hook output priority -100; }")
+    host.run("nft", "add rule ip nat out ip daddr 10.9.0.1 tcp dport 2379 dnat to 10.1.0.1:29400")
+    train = script(MEMBER)
+    first = agents(host, *hosted("10.1.0.1"), train)
+    first.begun(world=1)
+    there = (*meeting("c10d", "10.9.0.1:2379", "1:2", **SHORT_LEASE), "--max-restarts", 0)
+    second = agents(host, *there, train, env={"BLACK_BOX_HOST": "second"})
+    before = begin_together([first, second], world=2)
+
+    cut_at = time.monotonic()
+    cutter = chaos("cut", "--node", 1, "--for", "15s", "--job", second.process.pid)
+    cutter.said(r"cut the agent of node 1 \(.*\) from its store at 10\.9\.0\.1:2379 for 15 s")
+
+    first.begun(after=cut_at, world=1)
+    cutter.said("healed the cut of the agent of node 1")
+    assert cutter.wait() == 0
+    begin_together([first, second], world=2, newer_than=before)
+    end(network, first, second)
+
+
+def test_a_cut_that_is_being_made_when_chaos_is_killed_is_healed(
+    network: Network, agents: Agents, script: Script, chaos: Start, tmp_path: Path
+) -> None:
+    host = network.host(1)
+    first, second = two_on(host, agents, script, *hosted("127.0.0.1"))
+    # An nft that makes the rules when it is told to.
+    nft = tmp_path / "bin/nft"
+    nft.parent.mkdir()
+    nft.write_text(
+        "#!/bin/sh\n"
+        "script=$(cat)\n"
+        'case "$script" in *"chain out"*)\n'
+        f"  touch {tmp_path}/begun; until [ -e {tmp_path}/go ]; do sleep 0.02; done ;;\n"
+        "esac\n"
+        f'printf \'%s\\n\' "$script" | {shutil.which("nft")} "$@"\n'
+        f'case "$script" in *"chain out"*) touch {tmp_path}/made ;; esac\n'
+    )
+    nft.chmod(0o755)
+    slow = ("env", f"PATH={nft.parent}:{os.environ['PATH']}")
+    cutter = chaos("cut", "--node", 1, "--for", "1000s", "--job", second.process.pid, wrapper=slow)
+    wait_until((tmp_path / "begun").exists)
+
+    cutter.process.kill()
+    cutter.wait()
+    time.sleep(0.5)  # for a guard that heals too early
+    (tmp_path / "go").touch()
+
+    wait_until((tmp_path / "made").exists)
+    wait_until(lambda: tables(host) == "")
+    end(network, first, second)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for what nobody tells of."""
+    deadline = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_cut_that_lasts_is_left_alone_by_the_next_one_wherever_that_runs(
@@ -146,9 +216,11 @@ def children_of(pid: int, *, named: str) -> list[int]:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        found = [
-            one for one in map(int, text.split()) if Path(f"/proc/{one}/comm").read_text().strip() == named
-        ]
+        found = []
+        for one in map(int, text.split()):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                if Path(f"/proc/{one}/comm").read_text().strip() == named:
+                    found.append(one)
         if found:
             return found
         time.sleep(0.01)
@@ -222,6 +294,34 @@ def test_who_serves_the_store_cannot_be_cut_from_it(
     assert unnamed.lines == [
         "chaos: error: which node? This machine has nodes 0 and 1 of the job; say --node N or random"
     ]
+    for seed in seeds_that_draw(0, 1):
+        cutter = chaos("cut", "--node", "random", "--seed", seed, "--for", "0.1s", "--job", first.process.pid)
+        cutter.said(r"cut the agent of node 1 ")
+        assert cutter.wait() == 0
+    end(network, first, second)
+
+
+def seeds_that_draw(*rests: int) -> list[str]:
+    """A seed for each of these, of which the first draw leaves this when divided by two."""
+    once = Schedule(after=Span(0.0, 0.0), every=Span(0.0, 0.0), times=1)
+    draws = {seed: next(steps(once, seed)).draw % 2 for seed in map(str, range(20))}
+    return [next(seed for seed, rest in draws.items() if rest == wanted) for wanted in rests]
+
+
+def test_a_node_that_joins_later_is_waited_for(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    host, train = network.host(1), script(MEMBER)
+    first = agents(host, *hosted("127.0.0.1"), train)
+    first.begun(world=1)
+    stopper = chaos("stop", "--node", 1, "--for", "0.1s", "--wait", "600s", "--job", first.process.pid)
+    time.sleep(2.0)  # for one that gives up too early
+
+    second = agents(host, *hosted("127.0.0.1"), train, env={"BLACK_BOX_HOST": "second"})
+    stopper.said(r"stopped rank 1 \(")
+
+    assert stopper.wait() == 0
+    begin_together([first, second], world=2)
     end(network, first, second)
 
 
@@ -240,6 +340,27 @@ def test_the_ranks_of_one_node_of_two_on_this_machine(
     stopper.process.terminate()
     stopper.wait()
     end(network, first, second)
+
+
+def test_a_seed_is_kept_where_two_agents_of_a_job_have_their_workers_one_after_the_other(
+    network: Network, agents: Agents, script: Script, chaos: Start
+) -> None:
+    arguments = (*meeting("c10d", "127.0.0.1:29400", "2"), "--nproc-per-node", 2, "--max-restarts", 3)
+    host, train = network.host(1), script(MEMBER)
+    members = [agents(host, *arguments, train, env={"BLACK_BOX_HOST": name}) for name in ("first", "second")]
+    begin_together(members, world=4)
+    words = ("kill", "--every", 0, "--times", 3, "--seed", "a word", "--job", members[0].process.pid)
+
+    plan = chaos(*words, "--dry-run")
+    assert plan.wait() == 0
+    killer = chaos(*words)
+    assert killer.wait() == 0
+
+    planned = [found[1] for line in plan.lines if (found := re.search(r" s: kill (rank \d)$", line))]
+    done = [found[1] for line in killer.lines if (found := re.search(r" s: killed (rank \d) ", line))]
+    assert planned == done
+    assert len(done) == 3
+    end(network, *members)
 
 
 def test_cut_needs_root_and_nft(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.launch import WORKER_SIDE, Script
-from tests.system.machines import LEASE_S, SHORT_LEASE, Agent, Agents, Network, begin_together, c10d
+from tests.system.machines import LEASE_S, SHORT_LEASE, TOGETHER, Agent, Agents, Network, begin_together, c10d
 
 MEMBER = "from meeting import attend; attend()"
 
@@ -19,7 +19,8 @@ def start(
 ) -> list[Agent]:
     """Agents of one job with a lease of three seconds, on hosts of which the first serves the store; in one round."""
     hosts = [network.host(number) for number in range(1, count + 1)]
-    arguments = (*c10d(hosts[0], nnodes, **SHORT_LEASE, **conf), "--max-restarts", 0, script(MEMBER))
+    meets = c10d(hosts[0], nnodes, **SHORT_LEASE, **TOGETHER, **conf)
+    arguments = (*meets, "--max-restarts", 0, script(MEMBER))
     members = [agents(host, *arguments) for host in hosts]
     begin_together(members, world=count)
     return members
@@ -130,7 +131,12 @@ def test_a_killed_host_of_the_store_is_waited_for_and_all_begin_a_new_round(
     members[0].send(signal.SIGKILL)
     assert members[0].wait() == -signal.SIGKILL
 
-    arguments = (*c10d(members[0].host, "2:3", **SHORT_LEASE), "--max-restarts", 0, script(MEMBER))
+    arguments = (
+        *c10d(members[0].host, "2:3", **SHORT_LEASE, **TOGETHER),
+        "--max-restarts",
+        0,
+        script(MEMBER),
+    )
     again = agents(members[0].host, *arguments)
 
     begin_together([again, *members[1:]], world=3, newer_than=before)
@@ -169,7 +175,7 @@ def test_a_clock_that_is_an_hour_wrong_changes_nothing(
     members = [
         agents(
             host,
-            *(*c10d(a, "1:2", last_call_timeout=30), "--max-restarts", 0, train),
+            *(*c10d(a, "1:2", **TOGETHER), "--max-restarts", 0, train),
             env={"PYTHONPATH": os.pathsep.join(path)} if number == wrong else {},
         )
         for number, host in enumerate((a, b))

@@ -79,6 +79,7 @@ def test_a_newcomer_after_the_first_success_is_a_spare(
     begin_together(members, world=2)
     network.order("exit 0", b)
     members[1].until("obeying")
+    members[1].printed("have succeeded")
 
     newcomer = agents(c, *arguments)
     newcomer.printed("this one waits for another round")
@@ -155,7 +156,9 @@ def test_all_stragglers_are_named_and_the_code_is_one_whatever_our_signal_did_to
         stay()
         """
     )
-    limits = ("--straggler-timeout", "1s", "--shutdown-timeout", 1)
+    # Python needs time to end, and only who ignores our signal is to be killed for it.
+    grace_s = 1 if on_term == "signal.SIG_IGN" else 60
+    limits = ("--straggler-timeout", "1s", "--shutdown-timeout", grace_s)
 
     job = launch("--standalone", "--nproc-per-node", 3, *limits, train)
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 from tests.system.launch import Script
-from tests.system.machines import SHORT_LEASE, Agent, Agents, Network, begin_together, c10d
+from tests.system.machines import SHORT_LEASE, TOGETHER, Agent, Agents, Network, begin_together, c10d
 
 MEMBER = "from meeting import attend; attend()"
 REDUCES = "from meeting import reduce_for_ever; reduce_for_ever()"
@@ -26,7 +26,8 @@ def start(
 ) -> list[Agent]:
     """Agents of one job in one round; the first host serves the store."""
     hosts = [network.host(number) for number in range(1, count + 1)]
-    arguments = (*c10d(hosts[0], f"1:{count}", **conf), "--max-restarts", max_restarts, script(source))
+    meets = c10d(hosts[0], f"1:{count}", **TOGETHER, **conf)
+    arguments = (*meets, "--max-restarts", max_restarts, script(source))
     members = [agents(host, *arguments) for host in hosts]
     begin_together(members, world=count)
     return members

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 from tests.system.launch import Script
-from tests.system.machines import SHORT_LEASE, Agent, Agents, Network, begin_together, c10d
+from tests.system.machines import SHORT_LEASE, TOGETHER, Agent, Agents, Network, begin_together, c10d
 
 MEMBER = "from meeting import attend; attend()"
 REDUCES = "from meeting import reduce_for_ever; reduce_for_ever()"
@@ -82,7 +82,8 @@ def start_full_job(
 ) -> tuple[list[Agent], list[Agent]]:
     """A job of four at most, all of whose places are taken, and nodes beyond them."""
     hosts = [network.host(number) for number in range(1, members_are + spares + 1)]
-    arguments = (*c10d(hosts[0], f"2:{members_are}", **(lease or {})), "--max-restarts", 0, script(MEMBER))
+    meets = c10d(hosts[0], f"2:{members_are}", **TOGETHER, **(lease or {}))
+    arguments = (*meets, "--max-restarts", 0, script(MEMBER))
     members = [agents(host, *arguments) for host in hosts[:members_are]]
     for member in members:
         member.begun(world=members_are)
@@ -148,7 +149,7 @@ def test_with_join_policy_never_a_newcomer_waits_for_a_loss(
     network: Network, agents: Agents, script: Script
 ) -> None:
     a, b, c = (network.host(number) for number in (1, 2, 3))
-    arguments = (*c10d(a, "1:3", join_policy="never"), script(MEMBER))
+    arguments = (*c10d(a, "2:3", join_policy="never"), script(MEMBER))
     members = [agents(host, *arguments) for host in (a, b)]
     begun = [member.begun(world=2) for member in members]
     newcomer = agents(c, *arguments)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.system.launch import Script
-from tests.system.machines import LEASE_S, SHORT_LEASE, Agent, Agents, Network, c10d
+from tests.system.machines import LEASE_S, SHORT_LEASE, TOGETHER, Agent, Agents, Network, c10d, meeting
 
 MEMBER = "from meeting import attend; attend()"
 
@@ -48,7 +48,7 @@ def test_a_node_that_is_told_to_leave_ends_with_the_signals_code_and_leaves_nobo
     network: Network, agents: Agents, script: Script
 ) -> None:
     a, b = network.host(1), network.host(2)
-    arguments = (*c10d(a, "1:2"), script(MEMBER))
+    arguments = (*c10d(a, "1:2", **TOGETHER), script(MEMBER))
     staying, leaving = agents(a, *arguments), agents(b, *arguments)
     staying.begun(world=2)
     leaving.begun(world=2)
@@ -84,7 +84,7 @@ def test_the_next_round_waits_for_the_leavers_last_process_and_for_nothing_else(
         """
     )
     a, b = network.host(1), network.host(2)
-    arguments = (*c10d(a, "1:2", keep_alive_interval=30, keep_alive_max_attempt=4), train)
+    arguments = (*c10d(a, "1:2", **TOGETHER, keep_alive_interval=30, keep_alive_max_attempt=4), train)
     staying, leaving = agents(a, *arguments), agents(b, *arguments)
     staying.begun(world=2)
     leaving.begun(world=2)
@@ -162,9 +162,12 @@ def test_below_the_minimum_a_replacement_is_waited_for_and_taken(
 def test_without_a_replacement_the_job_ends_and_says_who_is_missing(
     network: Network, agents: Agents, script: Script
 ) -> None:
+    """The first round has the time of the node that leads it, which is the one that leaves."""
     a, b = network.host(1), network.host(2)
-    arguments = (*c10d(a, "2", join_timeout=4), script(MEMBER))
-    staying, leaving = agents(a, *arguments), agents(b, *arguments)
+    folder, train = network.shared / "store", script(MEMBER)
+    leaving = agents(b, *meeting("file", folder, "2"), train)
+    leaving.printed("waiting: ")  # so it leads
+    staying = agents(a, *meeting("file", folder, "2", join_timeout=4), train)
     staying.begun(world=2)
     leaving.begun(world=2)
 

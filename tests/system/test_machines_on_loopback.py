@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.system.launch import Job, Launch, Script, two_free_ports
+from tests.system.launch import LIMIT_S, Job, Launch, Script, two_free_ports
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 
@@ -22,12 +24,25 @@ class Nodes:
         self._shared = folder / "shared"
         for name in ("alive", "orders"):
             (self._shared / name).mkdir(parents=True)
-        self._endpoint = f"127.0.0.1:{two_free_ports()}"
+        self._port = two_free_ports()
+        self._endpoint = f"127.0.0.1:{self._port}"
 
     def start(self, name: str, *arguments: object) -> Job:
         meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", self._endpoint, "--rdzv-id", "job")
         env = {"BLACK_BOX_HOST": name, "BLACK_BOX_SHARED": str(self._shared)}
         return self._launch(*meeting, *arguments, env=env)
+
+    def wait_served(self) -> None:
+        """Until the store answers: who is there now serves it."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            with (
+                contextlib.suppress(ConnectionRefusedError),
+                socket.create_connection(("127.0.0.1", self._port)),
+            ):
+                return
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
     def order(self, text: str) -> None:
         path = self._shared / "orders/all"
@@ -94,7 +109,9 @@ def test_ranks_end_at_different_times(nodes: Nodes, script: Script) -> None:
 
 def test_ctrl_c_to_one_node_of_two_ends_it_alone(nodes: Nodes, script: Script) -> None:
     train = script("from meeting import attend; attend()")
-    a, b = (nodes.start(name, "--nnodes", "1:2", train) for name in ("a", "b"))
+    a = nodes.start("a", "--nnodes", "1:2", train)
+    nodes.wait_served()  # else b may serve the store, and stays for it until a has ended
+    b = nodes.start("b", "--nnodes", "1:2", train)
     a.until("begun", world=2)
 
     b.send_to_group(signal.SIGINT)

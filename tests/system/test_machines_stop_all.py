@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from tests.system.launch import Script
-from tests.system.machines import Agent, Agents, Network, begin_together, c10d
+from tests.system.machines import TOGETHER, Agent, Agents, Network, begin_together, c10d
 
 MEMBER = """
     import signal, sys
@@ -49,7 +49,8 @@ def test_the_job_ends_everywhere(
 
 def test_without_it_the_others_go_on(network: Network, agents: Agents, script: Script) -> None:
     a, b = network.host(1), network.host(2)
-    staying, leaving = (agents(host, *c10d(a, "1:2"), script(MEMBER)) for host in (a, b))
+    arguments = (*c10d(a, "1:2", **TOGETHER), script(MEMBER))
+    staying, leaving = (agents(host, *arguments) for host in (a, b))
     begin_together([staying, leaving], world=2)
 
     leaving.send(signal.SIGTERM)
@@ -94,7 +95,7 @@ def test_when_the_store_does_not_answer_the_node_ends_alone_and_says_so(
     network: Network, agents: Agents, script: Script
 ) -> None:
     a, b = network.host(1), network.host(2)
-    conf = {"keep_alive_interval": 2, "keep_alive_max_attempt": 3}
+    conf = {**TOGETHER, "keep_alive_interval": 2, "keep_alive_max_attempt": 3}
     members: list[Agent] = [
         agents(host, *c10d(a, "1:2", **conf), "--stop-all", script(MEMBER)) for host in (a, b)
     ]

@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 from tests.system.launch import LIMIT_S, Script
-from tests.system.machines import SHORT_LEASE, Agent, Agents, Host, Network, begin_together, c10d, meeting
+from tests.system.machines import (
+    SHORT_LEASE,
+    TOGETHER,
+    Agent,
+    Agents,
+    Host,
+    Network,
+    begin_together,
+    c10d,
+    meeting,
+)
 
 MEMBER = "from meeting import attend; attend()"
 # What agents on etcd are tested with at least: an election and a rotation of members take seconds.
@@ -126,7 +136,7 @@ def three_endpoints(network: Network, **conf: object) -> tuple[list[Host], tuple
     """Hosts that run one etcd cluster among themselves, and the arguments of their agents."""
     hosts = [network.host(number) for number in (1, 2, 3)]
     endpoint = ",".join(f"{host.address}:29400" for host in hosts)
-    return hosts, meeting("c10d", endpoint, "2:3", **{**TEN_SECONDS, **conf})
+    return hosts, meeting("c10d", endpoint, "2:3", **{**TEN_SECONDS, **TOGETHER, **conf})
 
 
 @needs_etcd

@@ -231,7 +231,7 @@ def test_a_neighbour_of_a_failed_rank_that_hangs_does_not_take_the_grace(
         f"""
         import os, signal, sys, time
         import phalanx
-        from telling import tell
+        from telling import stay, tell
 
         phalanx.should_stop()
         if {has_handler}:
@@ -243,7 +243,7 @@ def test_a_neighbour_of_a_failed_rank_that_hangs_does_not_take_the_grace(
             if os.path.exists("fail"):
                 sys.exit(3)
             time.sleep(0.01)
-        time.sleep(1_000)
+        stay()
         """
     )
     job = launch("--standalone", "--nproc-per-node", 3, "--shutdown-timeout", GRACE_S, train)

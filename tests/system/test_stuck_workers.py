@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from tests.system.freezing import Freezer, a_freezer
 from tests.system.launch import Job, Launch, Script
-from tests.system.machines import Agents, Network, begin_together, c10d
+from tests.system.machines import TOGETHER, Agents, Network, begin_together, c10d
 
 
 @pytest.fixture
@@ -150,17 +150,17 @@ def test_the_other_nodes_form_a_round_without_the_node_that_cannot_clean_up(
 ) -> None:
     a, b = network.host(1), network.host(2)
     train = script("from meeting import attend; attend()")
-    arguments = (*c10d(a, "1:2"), "--max-restarts", 1, "--shutdown-timeout", 1, train)
+    arguments = (*c10d(a, "1:2", **TOGETHER), "--max-restarts", 1, "--shutdown-timeout", 1, train)
     healthy, stuck = agents(a, *arguments), agents(b, *arguments)
-    begin_together([healthy, stuck], world=2)
-    pid = stuck.told("begun")[0].pid
+    number = begin_together([healthy, stuck], world=2)
+    pid = stuck.begun(round=number).pid
     freezer.freeze(pid)
 
     network.order("exit 3", a)
 
-    alone = healthy.until("begun", world=1)
-    assert alone.restart == 1
-    assert alone["older"] == ["1-n2-0"], "what nobody can kill is the exception that docs/machines.md names"
+    alone = healthy.until("begun", world=1, restart=1)
+    older = f"{number}-n2-0"
+    assert alone["older"] == [older], "what nobody can kill is the exception that docs/machines.md names"
     assert stuck.wait() == 75
     assert is_named(stuck, pid)
     network.order("exit 0", a)

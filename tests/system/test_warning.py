@@ -7,7 +7,7 @@ import time
 
 import pytest
 from tests.system.launch import Launch, Script
-from tests.system.machines import Agents, Network, begin_together, c10d
+from tests.system.machines import SHORT_LEASE, TOGETHER, Agents, Network, begin_together, c10d
 
 LONG_BEFORE_THE_END_OF_THE_WARNING_S = 40.0
 SAVES_WHEN_WARNED = """
@@ -71,13 +71,13 @@ def test_a_worker_that_would_die_of_the_warning_is_spared_named_and_asked_when_i
     job = launch("--standalone", "--nproc-per-node", 2, *warned, train)
     job.told("ready", 2)
 
+    warned_at = time.monotonic()
     job.send(signal.SIGTERM)
 
     assert job.wait() == 143
     asked = {rank: [e["number"] for e in job.told("asked", 3) if e.rank == rank] for rank in (0, 1)}
     assert asked == {0: [signal.SIGUSR2, signal.SIGTERM], 1: [signal.SIGTERM]}
-    first, last = (event.at for event in job.told("asked") if event.rank == 0)
-    assert last - first >= 1.5
+    assert max(event.at for event in job.told("asked")) - warned_at >= 1.9
     assert b"SIGUSR2 was not passed to local rank 1" in job.stderr
 
 
@@ -123,7 +123,9 @@ def test_a_worker_that_asks_for_the_first_time_after_the_warning_is_not_named(
         tell("ready")
         while not os.path.exists("ask"):
             time.sleep(0.01)
-        while not phalanx.should_stop(0):
+        step = 0
+        while not phalanx.should_stop(step):
+            step += 1  # ranks agree on one that none has come to: who never gets there waits for half of the grace
             time.sleep(0.01)
         sys.exit(0)
         """
@@ -146,7 +148,7 @@ def test_a_second_signal_cuts_the_warning_short(launch: Launch, script: Script) 
         from telling import stay, tell
 
         signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
-        signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+        signal.signal(signal.SIGTERM, lambda *_: None)
         tell("ready")
         stay()
         """
@@ -162,7 +164,6 @@ def test_a_second_signal_cuts_the_warning_short(launch: Launch, script: Script) 
     again_at = time.monotonic()
     assert job.wait() == 143
     assert time.monotonic() - again_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S
-    assert job.told("asked")
 
 
 def test_a_failure_is_not_warned_of_and_has_a_grace_of_its_own(launch: Launch, script: Script) -> None:
@@ -173,7 +174,7 @@ def test_a_failure_is_not_warned_of_and_has_a_grace_of_its_own(launch: Launch, s
 
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
-            signal.signal(signal.SIGTERM, lambda *_: tell("asked"))
+            signal.signal(signal.SIGTERM, lambda *_: None)
             tell("ready")
             stay()
         while not os.path.exists("go"):
@@ -185,11 +186,11 @@ def test_a_failure_is_not_warned_of_and_has_a_grace_of_its_own(launch: Launch, s
     job = launch("--standalone", "--nproc-per-node", 2, *graces, *WARNED, train)
     job.told("ready")
 
+    failed_at = time.monotonic()
     (job.folder / "go").touch()
 
     assert job.wait() == 7
-    asked_at = job.told("asked")[0].at
-    assert time.monotonic() - asked_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S, "no grace of 80 s"
+    assert time.monotonic() - failed_at < LONG_BEFORE_THE_END_OF_THE_WARNING_S, "no grace of 80 s"
     assert not [event for event in job.events if event.name == "warned"]
     assert b"1 s of grace" in job.stderr
 
@@ -254,8 +255,7 @@ def test_a_node_that_is_lost_or_fails_is_not_warned_of_and_each_has_its_grace(
         attend()
         """
     )
-    conf = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
-    arguments = (*c10d(a, "1:2", **conf), "--max-restarts", 1, *graces, *WARNED, train)
+    arguments = (*c10d(a, "1:2", **SHORT_LEASE, **TOGETHER), "--max-restarts", 1, *graces, *WARNED, train)
     staying, other = agents(a, *arguments), agents(b, *arguments)
     begun = begin_together([staying, other], world=2)
 

@@ -12,17 +12,25 @@ from tests.system.launch import Job, Launch, Script, two_free_ports
 KILLED = 137
 
 HANGS = """
-    import os, sys, threading, time
+    import os, sys, time
     from phalanx import timer
     from telling import tell
 
+    def sign(rank):
+        return os.path.join(os.path.dirname(__file__), f"hangs-{{attempt}}-{{rank}}")
+
     def all_reduce():
+        open(sign(rank), "w").close()
         time.sleep(1000)  # {name}
 
     tell("ready")
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == os.environ.get("HEALTHY_FROM"):
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if attempt == os.environ.get("HEALTHY_FROM"):
         sys.exit()
-    rank = int(os.environ["RANK"])
+    rank, others = int(os.environ["RANK"]), {{*range(int(os.environ["WORLD_SIZE"]))}} - {{{slow}}}
+    # Its half of a second begins when the others hang: their stacks are to be found there.
+    while rank == {slow} and not all(os.path.exists(sign(one)) for one in others):
+        time.sleep(0.01)
     with timer.expires(after=0.5 if rank == {slow} else 1000, scope="forward"):
         all_reduce()
 """

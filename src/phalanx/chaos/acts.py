@@ -11,7 +11,7 @@ from phalanx.chaos.cut import Cut, cut
 from phalanx.chaos.faults import Opened, Wait, opened, slowed, stopped
 from phalanx.chaos.jobs import Agent, Worker, signal_process
 from phalanx.chaos.orders import Orders
-from phalanx.chaos.plan import Act
+from phalanx.chaos.plan import Act, names
 from phalanx.multiprocessing.pidfd import has_ended
 
 __all__ = ["Acts"]
@@ -110,5 +110,5 @@ class Acts:
         """How an act that lasts has ended."""
         ended = [one.process.pid for one in found if has_ended(one.pidfd)]
         if len(ended) == len(found):
-            words = f"{sentences.names('pid', ended)} ended meanwhile"
+            words = f"{names('pid', ended)} ended meanwhile"
         self._say(words)

@@ -22,7 +22,7 @@ from phalanx.chaos.jobs import Agent
 from phalanx.chaos.sockets import ESTABLISHED, LISTENING, SYN_SENT, Connection, connections, sockets_of
 from phalanx.records import Struct
 
-__all__ = ["Cut", "Uncuttable", "cut", "store_connections", "why_no_cut"]
+__all__ = ["Cut", "Uncuttable", "cut", "is_cuttable", "store_connections", "why_no_cut"]
 
 _CAP_NET_ADMIN = 12
 _PREFIX = "phalanx_chaos_"
@@ -72,6 +72,14 @@ def store_connections(agent: Agent) -> list[Connection]:
     return found
 
 
+def is_cuttable(agent: Agent) -> bool:
+    """Whether the agent has a connection to its store."""
+    try:
+        return bool(store_connections(agent))
+    except Uncuttable:
+        return False
+
+
 def cut(agent: Agent, for_s: float, wait: Wait, *, begun: Callable[[Cut], None]) -> None:
     """Cut the agent from its store for so long; ``begun`` is called when nothing passes any more.
 
@@ -85,9 +93,9 @@ def cut(agent: Agent, for_s: float, wait: Wait, *, begun: Callable[[Cut], None])
         table = _Table(network, agent.pid, {row.remote_port for row in rows})
         stack.callback(table.remove)  # once more, if somebody has killed the guard
         # The kernel heals by itself; the guard does so at our death, and leaves no empty table.
-        stack.enter_context(Guard(for_s + _SLACK_S, last=table.remove, keep=(network,)))
+        guard = stack.enter_context(Guard(for_s + _SLACK_S, last=table.remove, keep=(network,)))
         until = time.monotonic() + for_s
-        table.make(rows, until)
+        table.make(rows, until, guard.link)
         begun(Cut(tuple(sorted({_end(row) for row in rows}))))
         while time.monotonic() < until:
             table.follow(until)
@@ -110,12 +118,17 @@ class _Table:
         theirs = os.fstat(network)
         self._is_elsewhere = (own.st_dev, own.st_ino) != (theirs.st_dev, theirs.st_ino)
 
-    def make(self, rows: Iterable[Connection], until: float) -> None:
-        """Cut these connections, and new ones to their ports. Raises ``OSError`` with nft's words."""
+    def make(self, rows: Iterable[Connection], until: float, link: int) -> None:
+        """Cut these connections, and new ones to their ports. Raises ``OSError`` with nft's words.
+
+        nft has the guard's link open: if we are killed meanwhile, the guard hears of it when the rules are there to be
+        removed, and not before.
+        """
         ports = ", ".join(f"{port} timeout {_left(until)}" for port in sorted(self._ports))
         self._run(
             f"{self._old()}{_RULES.replace('TABLE', self._name)}"
-            f"add element inet {self._name} ports {{ {ports} }}\n{self._elements(rows, (), until)}"
+            f"add element inet {self._name} ports {{ {ports} }}\n{self._elements(rows, (), until)}",
+            link,
         )
 
     def follow(self, until: float) -> None:
@@ -172,7 +185,7 @@ class _Table:
                     words += _without(name)
         return words
 
-    def _run(self, script: str) -> str:
+    def _run(self, script: str, *inherited: int) -> str:
         where = ["nsenter", f"--net=/proc/self/fd/{self._network}", "--"] if self._is_elsewhere else []
         try:
             done = subprocess.run(
@@ -180,7 +193,7 @@ class _Table:
                 input=script,
                 text=True,
                 capture_output=True,
-                pass_fds=(self._network,),
+                pass_fds=(self._network, *inherited),
                 timeout=_NFT_S,
                 check=False,
             )
@@ -193,6 +206,8 @@ class _Table:
         return done.stdout
 
 
+# Priorities: before addresses are translated on the way out (-100), after that is undone on the way in (100). Between
+# the two a packet may have other ends than those that /proc shows.
 _RULES = """\
 table inet TABLE {
   set ports { type inet_service; flags timeout; }
@@ -201,14 +216,14 @@ table inet TABLE {
   set others4 { type ipv4_addr . inet_service; flags timeout; }
   set others6 { type ipv6_addr . inet_service; flags timeout; }
   chain out {
-    type filter hook output priority 0; policy accept;
+    type filter hook output priority -150; policy accept;
     ip saddr . tcp sport . ip daddr . tcp dport @cut4 drop
     ip6 saddr . tcp sport . ip6 daddr . tcp dport @cut6 drop
     tcp flags & (syn | ack) == syn tcp dport @ports ip saddr . tcp sport != @others4 drop
     tcp flags & (syn | ack) == syn tcp dport @ports ip6 saddr . tcp sport != @others6 drop
   }
   chain in {
-    type filter hook input priority 0; policy accept;
+    type filter hook input priority 150; policy accept;
     ip daddr . tcp dport . ip saddr . tcp sport @cut4 drop
     ip6 daddr . tcp dport . ip6 saddr . tcp sport @cut6 drop
   }

@@ -75,7 +75,7 @@ class _Troop:
                     continue
                 try:
                     lock = hold(process)
-                except (Held, OSError) as reason:
+                except (Held, FileNotFoundError, ProcessLookupError) as reason:
                     os.close(fd)
                     if isinstance(reason, Held) and process == root.process:
                         raise
@@ -83,7 +83,7 @@ class _Troop:
                 self._known[process] = fd
                 self._locks.append(lock)
                 if not self._guard.take(fd, lock):
-                    raise BrokenPipeError
+                    raise BrokenPipeError("the guard that is to continue it has ended")
         return len(self._known) > before
 
     def stop(self, *, scan: bool) -> None:

@@ -60,6 +60,11 @@ class Guard:
             return False
         return True
 
+    @property
+    def link(self) -> int:
+        """The descriptor whose end the guard waits for: whoever inherits it is waited for as we are."""
+        return self._link.fileno()
+
     def fileno(self) -> int:
         """A descriptor that is readable when the guard has ended: it has healed, for it was time."""
         return self._pidfd
@@ -127,9 +132,8 @@ def _let_go(kept: Collection[int]) -> None:
 
 
 def _wait(link: socket.socket, held: list[int], limit_at: float) -> bool:
-    """Take in one packet; False at the end of the link, or of the time."""
-    left_s = limit_at - time.monotonic()
-    if left_s <= 0 or not select.select([link], [], [], left_s)[0]:
+    """Take in one packet; False at the end of the link, or when time is over and none waits."""
+    if not select.select([link], [], [], max(0.0, limit_at - time.monotonic()))[0]:
         return False
     packet, fds, _, _ = socket.recv_fds(link, 1, 2)  # what comes with it is open until we end
     held += fds[:1]

@@ -7,6 +7,7 @@ a second; everything else (times, signals, ends of processes) is waited for in o
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import signal
@@ -15,23 +16,24 @@ import time
 
 from phalanx.chaos import sentences
 from phalanx.chaos.acts import Acts
-from phalanx.chaos.cut import Uncuttable, store_connections, why_no_cut
+from phalanx.chaos.cut import Uncuttable, is_cuttable, store_connections, why_no_cut
 from phalanx.chaos.faults import Opened, Wait
 from phalanx.chaos.hold import Held
-from phalanx.chaos.jobs import Job, find_jobs
+from phalanx.chaos.jobs import Agent, Job, find_jobs
 from phalanx.chaos.orders import Orders
-from phalanx.chaos.plan import Act, NotHere, Step, steps
+from phalanx.chaos.plan import Act, NotHere, Step, names, steps
 from phalanx.chaos.progress import Progress
-from phalanx.chaos.target import ANY, Mistaken, Target, ranks_of, the_job
+from phalanx.chaos.target import ANY, COMPLETE_S, Mistaken, Target, ranks_of, the_job
 from phalanx.chaos.waiting import Child, Signals, wait_for
 from phalanx.early import STOPPING
+from phalanx.multiprocessing import pidfd
 
 __all__ = ["EX_NOTHING_DONE", "Mistaken", "inject"]
 
 EX_NOTHING_DONE = 1
 LOOK_S = 0.1
-# Workers of a round are started one after the other. If some are missing for this long, they have ended.
-_COMPLETE_S = 1.0
+_BEING_STARTED = "the job's workers are being started"
+_QUIET_S = 10.0  # what is waited for so long is told
 _SHOWN_STEPS = 10  # of a plan without end
 
 
@@ -40,6 +42,8 @@ def inject(orders: Orders) -> int:
 
     Raises ``Mistaken`` with one sentence; a command that was started has been told to stop and has ended then.
     """
+    if not pidfd.is_supported():
+        raise Mistaken("chaos needs pidfds: Linux 5.4 or newer, and no sandbox that forbids them")
     if orders.act is Act.CUT and (reason := why_no_cut()) is not None:
         raise Mistaken(reason)
     with Signals() as signals:
@@ -58,7 +62,7 @@ class _Injector:
     def __init__(self, orders: Orders, signals: Signals) -> None:
         self._orders = orders
         self._signals = signals
-        self._seed = orders.seed or secrets.token_hex(4)
+        self._seed = secrets.token_hex(4) if orders.seed is None else orders.seed
         self._start_at = time.monotonic()
         self._done: dict[Act, int] = {}
         self._stopped_by = 0
@@ -67,18 +71,24 @@ class _Injector:
         self._progress: Progress | None = None
         self._temp: str | None = None
         self._acts = Acts(orders, say=self._say, did=self._did, waiting_for=self._waiting_for)
-        self._rounds: tuple[tuple[tuple[int, int], ...], float] = ((), 0.0)  # those last seen, and since when
+        self._deed = f"{orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
+        self._why = ""  # nothing is done yet
 
     # The whole run
 
     def run(self) -> int:
-        self._begin()
         try:
+            self._begin()
             with contextlib.suppress(_Over):
                 self._inject()
         except Mistaken:
             self._end_child()
             raise
+        except OSError as error:
+            self._end_child()
+            raise Mistaken(
+                f"{self._orders.act.value} is not possible here: {error.strerror or error}"
+            ) from None
         if self._orders.is_dry:
             self._end_child()
             return 0
@@ -87,7 +97,7 @@ class _Injector:
         if self._stopped_by:
             return 128 + self._stopped_by
         if not self._done:
-            self._say("the job ended before anything was done")
+            self._say(f"the job ended before anything was done{self._why_nothing}")
             return EX_NOTHING_DONE
         return 0
 
@@ -103,15 +113,16 @@ class _Injector:
         orders = self._orders
         environ = dict(os.environ)
         file = orders.events_file
-        if orders.at_step is not None and file is None:
-            import tempfile
-
-            # With a command the job can be told by a variable where to write; what it was told already is stronger.
-            file = environ.get("PET_EVENTS_FILE")
+        if orders.command and orders.at_step is not None:
+            # The job is told by a variable where to write, wherever the command goes first.
+            file = os.path.abspath(file) if file else environ.get("PET_EVENTS_FILE")
             if not file:
+                import tempfile
+
                 fd, file = tempfile.mkstemp(prefix="phalanx-chaos-", suffix=".jsonl")
                 os.close(fd)
-                self._temp = environ["PET_EVENTS_FILE"] = file
+                self._temp = file
+            environ["PET_EVENTS_FILE"] = file
         if file is not None:
             self._progress = Progress(file, only_new=bool(orders.command))
         if orders.command and not orders.is_dry:
@@ -133,16 +144,17 @@ class _Injector:
             return
         if self._child is None:
             self._say(f"aimed at {job}")
-        plan = "" if orders.schedule.times == 1 else f", {sentences.schedule_words(orders.schedule)}"
-        self._say(
-            f"job {job.run_id}: {orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
-            f"{plan}; seed {self._seed}"
-        )
+        self._say(f"job {job.run_id}: {self._plan}")
         for step in steps(orders.schedule, self._seed):
             if step.number == 1 and orders.at_step is not None:
                 self._wait_for_step(orders.at_step)
             self._pause(step.wait_s)
             self._act(step)
+
+    @property
+    def _plan(self) -> str:
+        when = sentences.schedule_words(self._orders.schedule, self._orders.at_step)
+        return f"{self._deed}, {when}; seed {self._seed}"
 
     # The job
 
@@ -152,40 +164,29 @@ class _Injector:
 
     def _find(self) -> Job:
         """Wait until the job is there, and all workers of its agents here with it."""
-        give_up_at = self._start_at + self._orders.wait_s
+        wait_s = self._orders.wait_s
+        wanted = None if self._orders.job == ANY else self._orders.job
         complete_by: float | None = None
+        say_at = self._start_at + _QUIET_S
         while True:
             jobs = find_jobs(below=self._below)
+            here = list(map(str, jobs))
             if self._child is None and self._orders.job is None and not self._orders.is_dry:
-                raise Mistaken(self._unnamed(jobs))
-            job = the_job(jobs, None if self._orders.job == ANY else self._orders.job)
+                raise Mistaken(sentences.unnamed(self._deed, here))
+            job = the_job(jobs, wanted)
             now = time.monotonic()
             if job is not None:
-                complete_by = complete_by or now + _COMPLETE_S
-                if job.is_complete or now >= complete_by:
+                complete_by = complete_by or now + COMPLETE_S
+                if (job.is_complete and job.is_whole) or now >= complete_by:
                     return job
-            elif self._child is None and now >= give_up_at:
-                raise Mistaken(self._no_job(jobs))
-            self._wait(now + LOOK_S)
-
-    def _unnamed(self, jobs: list[Job]) -> str:
-        """Nobody's worker is killed because somebody wanted to see what this command does, or has left out ``--``."""
-        orders = self._orders
-        here = f"; here: {'; '.join(map(str, jobs))}" if jobs else ""
-        act = f"{orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
-        return (
-            f"it would {act}, of a job that is not named: write --job ID, or --job {ANY} for whichever is here alone, "
-            f"or start one: -- phalanx run ...{here}"
-        )
-
-    def _no_job(self, jobs: list[Job]) -> str:
-        waited = f" within {self._orders.wait_s:g} s" if self._orders.wait_s else ""
-        hint = "" if self._orders.wait_s else "; --wait 60s waits for one"
-        if self._orders.job in (None, ANY) or not jobs:
-            named = "" if self._orders.job in (None, ANY) else f" {self._orders.job!r}"
-            return f"no job{named} of this user has workers on this machine{waited}{hint}"
-        listed = "; ".join(map(str, jobs))
-        return f"no job {self._orders.job!r} has workers on this machine{waited}, which has: {listed}"
+                say_at = self._look_again(_BEING_STARTED, say_at)
+                continue
+            why = sentences.no_job(wanted, here, is_ours=self._child is not None)
+            if self._child is None and now >= self._start_at + wait_s:
+                raise Mistaken(
+                    f"{why} ({wait_s:g} s of --wait)" if wait_s else f"{why}; --wait 60s waits for one"
+                )
+            say_at = self._look_again(why, say_at)
 
     def _checked(self, job: Job) -> Job:
         """The job as it is when the aim can be met. Raises ``Mistaken`` when that is not so after a moment.
@@ -193,15 +194,17 @@ class _Injector:
         Agents that start at the same time have their workers one after the other.
         """
         assert self._target is not None
-        give_up_at = time.monotonic() + _COMPLETE_S
+        give_up_at = max(time.monotonic() + COMPLETE_S, self._start_at + self._orders.wait_s)
+        say_at = time.monotonic() + _QUIET_S
         while True:
             try:
                 self._check(job)
                 return job
             except (NotHere, Uncuttable) as reason:
-                if time.monotonic() >= give_up_at:
-                    raise Mistaken(self._with_others(reason, job)) from None
-            self._wait(time.monotonic() + LOOK_S)
+                why = self._with_others(reason, job)
+            if time.monotonic() >= give_up_at:
+                raise Mistaken(why)
+            say_at = self._look_again(why, say_at)
             job = self._target.look() or job
 
     def _check(self, job: Job) -> None:
@@ -209,23 +212,26 @@ class _Injector:
         if not self._orders.is_agent:
             ranks_of(job, self._orders.aim, 0)
             return
-        assert self._target is not None
-        agent = self._target.agent(self._orders.aim, 0)
-        if self._orders.act is Act.CUT and not self._orders.aim.random_node:
+        agent = self._agent(0)
+        if self._orders.act is Act.CUT:
             store_connections(agent)
+
+    def _agent(self, draw: int) -> Agent:
+        assert self._target is not None
+        is_fit = is_cuttable if self._orders.act is Act.CUT else lambda _: True
+        return self._target.agent(self._orders.aim, draw, is_fit=is_fit)
 
     def _with_others(self, reason: Exception, job: Job) -> str:
         """Why an agent cannot be cut, and which other ones there are."""
         others = [one.node for one in job.agents if one.node != self._orders.aim.node]
         if isinstance(reason, NotHere) or not others or len(job.agents) == 1:
             return str(reason)
-        return f"{reason}; this machine also has {sentences.names('node', others)}"
+        return f"{reason}; this machine also has {names('node', others)}"
 
     def _show_plan(self, job: Job | None) -> None:
         """Print what would be done. Random targets are those of now."""
         orders = self._orders
-        act = f"{orders.act.value} {sentences.aim_words(orders.aim, is_agent=orders.is_agent)}"
-        print(f"chaos: plan: {act}, {sentences.schedule_words(orders.schedule)}; seed {self._seed}")
+        print(f"chaos: plan: {self._plan}")
         at_s = 0.0
         after = "" if orders.at_step is None else f" after step {orders.at_step}"
         lasts_s = 0.0 if orders.act is Act.KILL else orders.for_s
@@ -241,14 +247,26 @@ class _Injector:
         aim = self._orders.aim
         if job is None:
             return sentences.aim_words(aim, is_agent=self._orders.is_agent)
-        assert self._target is not None
-        if self._orders.is_agent:
-            return f"the agent of node {self._target.agent(aim, step.draw).node}"
-        return sentences.names("rank", ranks_of(job, aim, step.draw))
+        try:
+            if self._orders.is_agent:
+                return f"the agent of node {self._agent(step.draw).node}"
+            return names("rank", ranks_of(job, aim, step.draw))
+        except NotHere as reason:
+            return f"nobody: {reason}"
 
     # Waiting
 
+    def _look_again(self, why: str, say_at: float) -> float:
+        """Wait a moment, for nobody tells of it; from ``say_at`` on say once why. Return when it is to be said."""
+        self._why = why
+        if time.monotonic() >= say_at:
+            self._say(f"waiting: {why}")
+            say_at = math.inf
+        self._wait(time.monotonic() + LOOK_S)
+        return say_at
+
     def _pause(self, seconds: float) -> None:
+        self._why = f"{sentences.time_words(seconds)} of waiting were not over" if seconds else ""
         until = time.monotonic() + seconds
         self._wait(until)
         while time.monotonic() < until:
@@ -296,22 +314,17 @@ class _Injector:
 
     def _wait_for_step(self, step: int) -> None:
         assert self._progress is not None
+        say_at = time.monotonic() + _QUIET_S
         while self._progress.look() < step:
-            self._wait(time.monotonic() + LOOK_S)
+            say_at = self._look_again(f"no worker has told of step {step}: {self._progress}", say_at)
 
     # Acts
 
     def _act(self, step: Step) -> None:
         """Do it, as soon as who is meant is there. Raises ``_Over``."""
-        has_told = False
-        while True:
-            reason = self._try(step)
-            if reason is None:
-                return
-            if not has_told:
-                self._say(f"waiting: {reason}")
-                has_told = True
-            self._wait(time.monotonic() + LOOK_S)
+        say_at = 0.0
+        while (reason := self._try(step)) is not None:
+            say_at = self._look_again(reason, say_at)
 
     def _try(self, step: Step) -> str | None:
         """Do it now; or why that is not possible at this moment."""
@@ -319,27 +332,20 @@ class _Injector:
         orders = self._orders
         try:
             if orders.is_agent:
-                return self._acts.on_agent(self._target.agent(orders.aim, step.draw))
+                return self._acts.on_agent(self._agent(step.draw))
             job = self._target.look()
-            if job is None or not self._is_settled(job):
-                return "the job's workers are being started"
+            if job is None or not self._target.is_settled(job, time.monotonic()):
+                return _BEING_STARTED
             ranks = ranks_of(job, orders.aim, step.draw)
-            return self._acts.on_workers([one for one in job.workers if one.rank in ranks])
-        except NotHere as reason:
-            return str(reason)
-        except (Uncuttable, Held) as reason:
+            workers = [one for one in job.workers if one.rank in ranks]
+            why_not = self._acts.on_workers(workers)
+            if why_not is None and orders.act is Act.KILL and orders.signum == signal.SIGKILL:
+                self._target.killed(job, workers)
+            return why_not
+        except (NotHere, Uncuttable, Held) as reason:
             return str(reason)
         except PermissionError:
             raise Mistaken("a process of the job may not be signalled by this user") from None
-        except OSError as error:
-            raise Mistaken(f"{orders.act.value} is not possible here: {error.strerror or error}") from None
-
-    def _is_settled(self, job: Job) -> bool:
-        """Whether all workers are there, or those who are not have had the time to be."""
-        rounds = tuple(sorted((agent.pid, agent.workers[0].round) for agent in job.agents))
-        if rounds != self._rounds[0]:
-            self._rounds = (rounds, time.monotonic())
-        return job.is_complete or time.monotonic() >= self._rounds[1] + _COMPLETE_S
 
     # Saying
 
@@ -347,6 +353,10 @@ class _Injector:
         act = self._orders.act
         self._done[act] = self._done.get(act, 0) + 1
         self._say(words)
+
+    @property
+    def _why_nothing(self) -> str:
+        return f" ({self._why})" if self._why and not self._done else ""
 
     def _say(self, words: str) -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
@@ -370,6 +380,7 @@ class _Injector:
     def _last_words(self, child: Child) -> int:
         code = self._await_child(child)
         self._say(
-            f"injected {sentences.counted(self._done)}; the command ended with {code}; seed {self._seed}"
+            f"injected {sentences.counted(self._done)}{self._why_nothing}; the command ended with {code}; "
+            f"seed {self._seed}"
         )
         return EX_NOTHING_DONE if code == 0 and not self._done else code

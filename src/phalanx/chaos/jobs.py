@@ -108,6 +108,11 @@ class Job(Struct):
         """Whether no worker of its agents here is missing."""
         return all(agent.is_complete for agent in self.agents)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all workers of the job are here."""
+        return len(self.workers) >= self.agents[0].workers[0].world_size
+
     def __str__(self) -> str:
         """The job in a list of several: id, script, ranks, pids."""
         ranks = ", ".join(str(one.rank) for one in self.workers)
@@ -168,10 +173,10 @@ def descendants(process: Process) -> list[Process]:
 
 
 def open_process(process: Process) -> int | None:
-    """A pidfd of exactly this process; None if it has ended. Opened first, compared after."""
+    """A pidfd of exactly this process; None if it has ended. Opened first, compared after. Raises ``OSError``."""
     try:
         fd = os.pidfd_open(process.pid)
-    except OSError:
+    except ProcessLookupError:
         return None
     stat = read_stat(process.pid)
     if stat is None or stat.start_ticks != process.start_ticks or stat.state in _GONE:

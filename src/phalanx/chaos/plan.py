@@ -14,7 +14,19 @@ from hashlib import sha256
 
 from phalanx.records import Struct
 
-__all__ = ["Act", "Aim", "NotHere", "Place", "Schedule", "Span", "Step", "node_for", "ranks_for", "steps"]
+__all__ = [
+    "Act",
+    "Aim",
+    "NotHere",
+    "Place",
+    "Schedule",
+    "Span",
+    "Step",
+    "names",
+    "node_for",
+    "ranks_for",
+    "steps",
+]
 
 _DRAW_BYTES = 8
 
@@ -136,10 +148,10 @@ def node_for(aim: Aim, draw: int, nodes: Collection[int]) -> int:
         if len(here) == 1:
             return here[0]
         raise NotHere(
-            f"which node? This machine has {_names('node', here)} of the job; say --node N or random"
+            f"which node? This machine has {names('node', here)} of the job; say --node N or random"
         )
     if aim.node not in here:
-        raise NotHere(f"node {aim.node} is not on this machine, which has {_names('node', here)} of the job")
+        raise NotHere(f"node {aim.node} is not on this machine, which has {names('node', here)} of the job")
     return aim.node
 
 
@@ -150,6 +162,9 @@ def ranks_for(aim: Aim, draw: int, here: Collection[Place]) -> tuple[int, ...]:
     (0, 1)
     """
     nodes = {one.node for one in here}
+    if aim.random_node:  # one of those that have these local ranks
+        wanted = set(aim.local_ranks)
+        nodes = {n for n in nodes if wanted <= {one.local_rank for one in here if one.node == n}} or nodes
     if aim.random_node or aim.node is not None:
         node = node_for(aim, draw, nodes)
         here = [one for one in here if one.node == node]
@@ -157,7 +172,7 @@ def ranks_for(aim: Aim, draw: int, here: Collection[Place]) -> tuple[int, ...]:
     if missing := sorted(set(aim.ranks) - set(ranks)):
         verb = "is" if len(missing) == 1 else "are"
         raise NotHere(
-            f"{_names('rank', missing)} {verb} not on this machine, which has {_names('rank', ranks)} of the job"
+            f"{names('rank', missing)} {verb} not on this machine, which has {names('rank', ranks)} of the job"
         )
     if aim.ranks:
         return tuple(sorted(set(aim.ranks)))
@@ -173,20 +188,24 @@ def ranks_for(aim: Aim, draw: int, here: Collection[Place]) -> tuple[int, ...]:
 
 def _of_local_ranks(local_ranks: tuple[int, ...], here: Collection[Place]) -> tuple[int, ...]:
     if len({one.node for one in here}) > 1:
-        nodes = _names("node", sorted({one.node for one in here}))
+        nodes = names("node", sorted({one.node for one in here}))
         raise NotHere(f"which node's local rank? This machine has {nodes} of the job; say --node N or random")
     by_local_rank = {one.local_rank: one.rank for one in here}
     if missing := sorted(set(local_ranks) - by_local_rank.keys()):
         verb = "is" if len(missing) == 1 else "are"
         raise NotHere(
-            f"{_names('local rank', missing)} {verb} not on this machine, which has "
-            f"{_names('local rank', sorted(by_local_rank))} of the job"
+            f"{names('local rank', missing)} {verb} not on this machine, which has "
+            f"{names('local rank', sorted(by_local_rank))} of the job"
         )
     return tuple(sorted(by_local_rank[one] for one in set(local_ranks)))
 
 
-def _names(noun: str, numbers: Collection[int]) -> str:
-    """``rank 3``, ``ranks 0, 1 and 3``, ``no rank``."""
+def names(noun: str, numbers: Collection[object]) -> str:
+    """Numbers with their noun.
+
+    >>> names("rank", [3]), names("rank", [0, 1, 3]), names("rank", [])
+    ('rank 3', 'ranks 0, 1 and 3', 'no rank')
+    """
     words = [str(one) for one in numbers]
     if len(words) < 2:
         return f"{noun} {words[0]}" if words else f"no {noun}"
@@ -194,4 +213,5 @@ def _names(noun: str, numbers: Collection[int]) -> str:
 
 
 def _draw(seed: str, number: int, what: str) -> int:
-    return int.from_bytes(sha256(f"{seed}/{number}/{what}".encode()).digest()[:_DRAW_BYTES], "big")
+    text = f"{seed}/{number}/{what}".encode(errors="surrogateescape")
+    return int.from_bytes(sha256(text).digest()[:_DRAW_BYTES], "big")

@@ -20,20 +20,32 @@ class Progress:
         self._path = path
         self._half = b""
         self._at = 0
+        self._error: OSError | None = None
         if only_new:
             with contextlib.suppress(OSError), open(path, "rb") as file:
                 self._at = file.seek(0, 2)
 
     def look(self) -> int:
         """Read what is new, and return the step."""
-        with contextlib.suppress(OSError), open(self._path, "rb") as file:
-            file.seek(self._at)
-            new = file.read()
-            self._at += len(new)
-            *lines, self._half = (self._half + new).split(b"\n")
-            for line in lines:
-                self._take(line)
+        self._error = None
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                new = file.read()
+        except OSError as error:
+            self._error = error
+            return self.step
+        self._at += len(new)
+        *lines, self._half = (self._half + new).split(b"\n")
+        for line in lines:
+            self._take(line)
         return self.step
+
+    def __str__(self) -> str:
+        """How far that is, or what keeps it from being known."""
+        if self._error is not None:
+            return f"{self._path}: {self._error.strerror}"
+        return f"the last one is {self.step}" if self.step else f"{self._path} has none"
 
     def _take(self, line: bytes) -> None:
         with contextlib.suppress(ValueError):

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from phalanx.chaos.plan import Act, Aim, Schedule, Span
+from phalanx.chaos.plan import Act, Aim, Schedule, Span, names
 
 __all__ = [
     "aim_words",
     "counted",
-    "names",
+    "no_job",
     "schedule_words",
     "share_words",
     "time_words",
+    "unnamed",
     "whom",
     "whom_agent",
 ]
 
 _NOUNS = {Act.KILL: "kill", Act.STOP: "stop", Act.FREEZE: "freeze", Act.CUT: "cut", Act.SLOW: "slow-down"}
-
-
-def names(noun: str, numbers: Collection[object]) -> str:
-    """Numbers with their noun.
-
-    >>> names("rank", [3]), names("rank", [0, 1, 3])
-    ('rank 3', 'ranks 0, 1 and 3')
-    """
-    words = [str(one) for one in numbers]
-    if len(words) < 2:
-        return f"{noun} {words[0]}" if words else f"no {noun}"
-    return f"{noun}s {', '.join(words[:-1])} and {words[-1]}"
 
 
 def whom(ranks: Sequence[int], pids: Sequence[int], *, host: str, round_number: int) -> str:
@@ -79,17 +68,22 @@ def span_words(span: Span) -> str:
     return f"{time_words(span.low_s)} to {time_words(span.high_s)}"
 
 
-def schedule_words(schedule: Schedule) -> str:
+def schedule_words(schedule: Schedule, at_step: int | None = None) -> str:
     """How often, and when.
 
     >>> schedule_words(Schedule(after=Span(5.0, 5.0), every=Span(30.0, 60.0), times=None))
     'after 5 s, then every 30 s to 60 s until the job ends'
+    >>> schedule_words(Schedule(after=Span(0.0, 0.0), every=Span(0.0, 0.0), times=1), 50)
+    'at step 50'
     """
-    first = f"after {span_words(schedule.after)}"
-    if schedule.times == 1:
-        return f"{first}, once"
-    until = " until the job ends" if schedule.times is None else f", {schedule.times} times in all"
-    return f"{first}, then every {span_words(schedule.every)}{until}"
+    parts = [] if at_step is None else [f"at step {at_step}"]
+    if schedule.after.high_s:
+        parts.append(f"after {span_words(schedule.after)}")
+    if schedule.times != 1:
+        until = " until the job ends" if schedule.times is None else f", {schedule.times} times in all"
+        parts.append(f"every {span_words(schedule.every)}{until}")
+        parts = parts if len(parts) > 1 else ["at once", *parts]
+    return ", then ".join(parts) or "at once"
 
 
 def aim_words(aim: Aim, *, is_agent: bool) -> str:
@@ -117,3 +111,28 @@ def counted(done: dict[Act, int]) -> str:
     '2 kills, 1 slow-down'
     """
     return ", ".join(f"{n} {_NOUNS[act]}{'s' if n > 1 else ''}" for act, n in done.items()) or "nothing"
+
+
+def unnamed(deed: str, here: Sequence[str]) -> str:
+    """Why nothing is done to a job that nobody has named; ``here``: those that there are.
+
+    >>> unnamed("kill rank 1", ["x"])[-41:]
+    'or start one: -- phalanx run ...; here: x'
+    """
+    listed = f"; here: {'; '.join(here)}" if here else ""
+    return (
+        f"it would {deed}, of a job that is not named: write --job ID, or --job any for whichever is here alone, "
+        f"or start one: -- phalanx run ...{listed}"
+    )
+
+
+def no_job(wanted: str | None, here: Sequence[str], *, is_ours: bool) -> str:
+    """That there is no such job; ``is_ours``: among those that our command has started.
+
+    >>> no_job("x", [], is_ours=False), no_job("x", ["y"], is_ours=True)
+    ("no job 'x' of this user has workers on this machine", "no job 'x' has workers below the command, which has: y")
+    """
+    named = "" if wanted is None else f" {wanted!r}"
+    where = "below the command" if is_ours else "on this machine"
+    others = f", which has: {'; '.join(here)}" if named and here else ""
+    return f"no job{named}{'' if is_ours or others else ' of this user'} has workers {where}{others}"

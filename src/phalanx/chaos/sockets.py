@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from phalanx.multiprocessing.procfs import read_file
 from phalanx.records import Struct
 
-__all__ = ["ESTABLISHED", "LISTENING", "SYN_SENT", "Connection", "connections", "read_table", "sockets_of"]
+__all__ = ["ESTABLISHED", "LISTENING", "SYN_SENT", "Connection", "connections", "sockets_of"]
 
 ESTABLISHED, SYN_SENT, LISTENING = 1, 2, 10  # the kernel's numbers (include/net/tcp_states.h)
 
@@ -33,7 +34,7 @@ def connections(pid: int) -> list[Connection]:
     """All TCP sockets of the network namespace of this process."""
     found = []
     for name in ("tcp", "tcp6"):
-        found += read_table(read_file(f"/proc/{pid}/net/{name}", None) or b"")
+        found += _read_table(read_file(f"/proc/{pid}/net/{name}", None) or b"")
     return found
 
 
@@ -51,11 +52,11 @@ def sockets_of(pid: int) -> frozenset[int]:
     return frozenset(found)
 
 
-def read_table(table: bytes) -> list[Connection]:
+def _read_table(table: bytes) -> list[Connection]:
     r"""Read the text of ``/proc/net/tcp`` or ``tcp6``; what is not a row of either is passed over.
 
     >>> row = b"0: 0100007F:D002 0100007F:72D8 01 00000000:00000000 00:00000000 00000000 0 0 4242 1"
-    >>> read_table(b"sl local_address\n" + row)[0].remote_port
+    >>> _read_table(b"sl local_address\n" + row)[0].remote_port
     29400
     """
     found = []
@@ -76,8 +77,6 @@ def _end(text: bytes) -> tuple[str, int]:
     """``0100007F:72D8``: an address in words of the machine's byte order, and a port."""
     digits, _, port = text.partition(b":")
     words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
-    import sys
-
     address = ip_address(b"".join(word.to_bytes(4, sys.byteorder) for word in words))
     # A socket of IPv6 may speak IPv4; its packets, and so the rules for them, are IPv4's.
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
-from phalanx.chaos.jobs import Agent, Job, find_jobs, open_process
+from phalanx.chaos.jobs import Agent, Job, Worker, find_jobs, open_process
 from phalanx.chaos.plan import Aim, Place, node_for, ranks_for
 from phalanx.multiprocessing.pidfd import has_ended
 
-__all__ = ["ANY", "Mistaken", "Target", "ranks_of", "the_job"]
+__all__ = ["ANY", "COMPLETE_S", "Mistaken", "Target", "ranks_of", "the_job"]
 
 ANY = "any"  # --job: whichever is here, if it is the only one
+# Workers of a round are started one after the other. If some are missing for this long, they have ended.
+COMPLETE_S = 1.0
+_LATE_S = 10.0  # the same of a whole agent, which is slower, and may have no place in the round
 
 
 class Mistaken(Exception):
@@ -49,6 +53,8 @@ class Target:
         self._run_id = job.run_id
         self._below = below
         self._agents: dict[int, tuple[Agent, int]] = {}  # by pid: as it was last seen with workers
+        self._rounds: tuple[tuple[tuple[int, int], ...], float] = ((), 0.0)  # those last seen, and since when
+        self._killed: dict[tuple[int, int], Worker] = {}  # by agent and local rank: not back yet
         self._follow(job.agents)
 
     def close(self) -> None:
@@ -56,11 +62,6 @@ class Target:
         for _, fd in self._agents.values():
             os.close(fd)
         self._agents.clear()
-
-    @property
-    def run_id(self) -> str:
-        """The job's id."""
-        return self._run_id
 
     def fds(self) -> list[int]:
         """Descriptors that are readable when an agent has ended."""
@@ -90,13 +91,48 @@ class Target:
         self._follow(ours)
         return Job(self._run_id, tuple(ours)) if ours else None
 
-    def agent(self, aim: Aim, draw: int) -> Agent:
-        """The agent that is meant, also one that has no workers at the moment. Raises ``NotHere``."""
+    def killed(self, job: Job, workers: list[Worker]) -> None:
+        """These workers of it were killed by SIGKILL, which no worker survives."""
+        self._killed |= {place: one for place, one in _by_place(job).items() if one in workers}
+
+    def is_settled(self, job: Job, now: float) -> bool:
+        """Whether all workers are there, or those who are not have had the time to be.
+
+        Not before who was killed has come again, or the others are in a newer round. Until then the dead may still be
+        seen, and the others are being stopped, for as long as their grace is: who is drawn from these was not meant.
+        """
+        self._forget_ended()
+        rounds = tuple(sorted((agent.pid, agent.workers[0].round) for agent in job.agents))
+        if rounds != self._rounds[0]:
+            self._rounds = (rounds, now)
+        newest = max(round_number for _, round_number in rounds)
+        here = _by_place(job)
+        self._killed = {
+            place: one
+            for place, one in self._killed.items()
+            if place[0] in self._agents
+            and newest <= one.round
+            and here.get(place, one).process == one.process
+        }
+        if self._killed:
+            return False
+        # An agent that is late has no workers: drawn from those of the others, a seed would meet somebody else.
+        is_late = len(job.agents) < len(self._agents) and not job.is_whole
+        limit_s = _LATE_S if is_late else COMPLETE_S
+        return (job.is_complete and not is_late) or now >= self._rounds[1] + limit_s
+
+    def agent(self, aim: Aim, draw: int, *, is_fit: Callable[[Agent], bool]) -> Agent:
+        """The agent that is meant, also one that has no workers at the moment. Raises ``NotHere``.
+
+        A random one is one that is fit for it, if there is any.
+        """
         job = self.look()
         self._forget_ended()
         # One without workers has the number that it had; if another node has it by now, that one is meant.
         agents = {agent.node: agent for agent, _ in self._agents.values()}
         agents |= {agent.node: agent for agent in (job.agents if job else ())}
+        if aim.random_node:
+            agents = {node: agent for node, agent in agents.items() if is_fit(agent)} or agents
         return agents[node_for(aim, draw, agents)]
 
     def _has(self, agent: Agent) -> bool:
@@ -122,6 +158,10 @@ class Target:
             if has_ended(fd):
                 os.close(fd)
                 del self._agents[pid]
+
+
+def _by_place(job: Job) -> dict[tuple[int, int], Worker]:
+    return {(agent.pid, one.local_rank): one for agent in job.agents for one in agent.workers}
 
 
 def ranks_of(job: Job, aim: Aim, draw: int) -> tuple[int, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import select
 import signal
 import struct
 import time
@@ -13,7 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Self
 
 from phalanx.early import STOPPING, WARNING
-from phalanx.multiprocessing.pidfd import has_ended
+from phalanx.multiprocessing.pidfd import has_ended, ready_of
 
 __all__ = ["Child", "Signals", "wait_for"]
 
@@ -21,6 +20,8 @@ _SI_KERNEL = 0x80  # asm-generic/siginfo.h: sent by the kernel, as a terminal's 
 _INFO_BYTES = 128
 _HEAD = struct.Struct("=IiiI")  # struct signalfd_siginfo: signo, errno, code, pid
 _LISTENED = (*STOPPING, *WARNING)
+_IGNORED_HERE = (*WARNING, signal.SIGPIPE, signal.SIGXFSZ)  # by our own start, and by Python's
+_LONGEST_S = 1e6  # what poll takes
 
 
 class Signals:
@@ -73,8 +74,10 @@ class Child:
     """The command that chaos was given, with our terminal, streams and process group. Raises ``OSError``."""
 
     def __init__(self, command: Sequence[str], *, environ: dict[str, str], mask: Collection[int]) -> None:
-        # Not subprocess: the child must not inherit that we hold signals back, nor that warnings end nobody here.
-        self.pid = os.posix_spawnp(command[0], list(command), environ, setsigmask=mask, setsigdef=WARNING)
+        # Not subprocess: the child must not inherit that we hold signals back, nor what is ignored here.
+        self.pid = os.posix_spawnp(
+            command[0], list(command), environ, setsigmask=mask, setsigdef=_IGNORED_HERE
+        )
         self.pidfd = os.pidfd_open(self.pid)
         self.code: int | None = None
 
@@ -96,8 +99,4 @@ class Child:
 
 def wait_for(fds: Collection[int], until: float) -> set[int]:
     """Wait until some of the descriptors are readable, or this moment of ``time.monotonic``; return which are."""
-    poller = select.poll()
-    for fd in fds:
-        poller.register(fd, select.POLLIN)
-    left_s = max(0.0, until - time.monotonic())
-    return {fd for fd, _ in poller.poll(min(left_s * 1000 + 0.999, 1e9))}
+    return ready_of(fds, min(max(0.0, until - time.monotonic()), _LONGEST_S))

@@ -19,6 +19,7 @@ __all__ = ["ACTS", "flags_of", "main", "orders_of", "page"]
 T = TypeVar("T")
 _WIDTH = 80
 _USAGE = "phalanx chaos ACT [flags] [-- COMMAND ...]"
+_FIELDS = {"for": "for_s", "signal": "signum", "to": "share"}  # flags of some acts, and what Orders call them
 
 # One line, and what it is in real life; an example.
 ACTS: dict[str, tuple[str, str, str]] = {
@@ -75,7 +76,7 @@ _ABOUT = """\
 Make faults on purpose in a job on this machine, to see what it does about them:
 start, kill, watch, check. Attaches to the job that --job names, or starts
 COMMAND and ends with its exit code. What was done is printed on stderr, one
-line each. Without both nothing is done, but --dry-run.
+line each. With neither, it lists the jobs that are here and does nothing.
 """
 
 _MORE = """\
@@ -110,9 +111,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _main(words: Sequence[str]) -> int:
-    if not words or words[0] in ("-h", "--help"):
-        if not words:
-            raise UsageError(f"chaos takes an act: {', '.join(ACTS)}; write {_USAGE}")
+    if words and words[0] in ("-h", "--help"):
         from phalanx.cli.showing import show
 
         show(page())
@@ -142,7 +141,9 @@ def orders_of(words: Sequence[str]) -> Orders | None:
     20.0
     """
     own, command = _split(words)
-    act, *flags = own or [""]
+    if not own or own[0].startswith("-"):
+        raise UsageError(f"chaos takes an act first: {', '.join(ACTS)}; write {_USAGE}")
+    act, *flags = own
     if act not in ACTS:
         raise UsageError(
             f"{act!r} is no act of chaos{nearest(act, ACTS) or '; write one of ' + ', '.join(ACTS)}"
@@ -156,14 +157,14 @@ def orders_of(words: Sequence[str]) -> Orders | None:
     return _orders(act, parser.parse_args(flags), command)
 
 
-def flags_of(act: str) -> list[str]:
-    """The flags of an act, for completion.
+def flags_of(act: str) -> dict[str, bool]:
+    """The flags of an act and whether a value follows, for completion.
 
-    >>> "--signal" in flags_of("kill"), "--signal" in flags_of("stop")
-    (True, False)
+    >>> flags_of("kill")["--signal"], flags_of("kill")["--agent"], "--signal" in flags_of("stop")
+    (True, False, False)
     """
-    flags = [flag for action in _parser(act)._actions for flag in action.option_strings]
-    return [flag for flag in flags if flag.startswith("--")]
+    actions = _parser(act)._actions
+    return {one: a.nargs != 0 for a in actions for one in a.option_strings if one.startswith("--")}
 
 
 def _split(words: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
@@ -196,6 +197,7 @@ def _parser(act: str) -> argparse.ArgumentParser:
         prog=f"phalanx chaos {act}",
         usage=f"phalanx chaos {act} [flags] [-- COMMAND ...]",
         description=f"{about[0].upper()}{about[1:]}.\n\n{life}\n\n  {example}\n",
+        allow_abbrev=False,
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=_WIDTH),
     )
     whom = parser.add_argument_group("whom")
@@ -218,24 +220,15 @@ def _parser(act: str) -> argparse.ArgumentParser:
     else:
         node = "which node's, if several run on this machine: its GROUP_RANK"
     whom.add_argument("--node", type=_read(_node), metavar="N|random", help=node)
+    what = parser.add_argument_group("what")
     if act == "kill":
         whom.add_argument("--agent", action="store_true", help="the launcher of the node, not its workers")
-        what = parser.add_argument_group("what")
-        what.add_argument(
-            "--signal", type=_read(_signal), metavar="SIGNAL", default=9, help="(default: SIGKILL)"
-        )
+        what.add_argument("--signal", type=_read(_signal), metavar="SIGNAL", help="(default: SIGKILL)")
     else:
-        what = parser.add_argument_group("what")
-        what.add_argument(
-            "--for", type=_read(convert.span), metavar="TIME", default=20.0, help="how long (default: 20s)"
-        )
+        what.add_argument("--for", type=_read(convert.span), metavar="TIME", help="how long (default: 20s)")
     if act == "slow":
         what.add_argument(
-            "--to",
-            type=_read(_share),
-            metavar="SHARE",
-            default=0.25,
-            help="share of the time (default: 25%%)",
+            "--to", type=_read(_share), metavar="SHARE", help="share of the time (default: 25%%)"
         )
     _add_when(parser.add_argument_group("when"))
     return parser
@@ -257,7 +250,7 @@ def _add_when(when: argparse._ArgumentGroup) -> None:
     when.add_argument(
         "--events-file",
         metavar="FILE",
-        help="where the job's --events-file is, for --at-step; a COMMAND is told of one by its environment",
+        help="where the job's --events-file is, for --at-step; a COMMAND is told of it by its environment",
     )
     when.add_argument(
         "--every",
@@ -287,6 +280,8 @@ def _orders(act: str, given: argparse.Namespace, command: tuple[str, ...]) -> Or
         raise UsageError("--times: 0 is no time at all; write 1 or more")
     if given.times not in (None, 1) and given.every is None:
         raise UsageError("--times needs --every, the wait between one time and the next")
+    if given.events_file is not None and given.at_step is None:
+        raise UsageError("--events-file has no effect without --at-step")
     if given.at_step is not None and given.events_file is None and not command:
         raise UsageError("--at-step needs --events-file, the file that the job's own --events-file names")
     if command and given.wait:
@@ -302,14 +297,12 @@ def _orders(act: str, given: argparse.Namespace, command: tuple[str, ...]) -> Or
         schedule=Schedule(after=given.after or at_once, every=given.every or at_once, times=times),
         at_step=given.at_step,
         events_file=given.events_file,
-        for_s=options.get("for", 20.0),
-        signum=options.get("signal", 9),
-        share=options.get("to", 0.25),
         seed=given.seed,
         job=given.job,
         wait_s=given.wait,
         is_dry=given.dry_run,
         command=command,
+        **{field: options[name] for name, field in _FIELDS.items() if options.get(name) is not None},
     )
 
 
@@ -321,6 +314,8 @@ def _aim(options: dict[str, Any], *, is_agent: bool) -> Any:
         raise UsageError("--rank and --local-rank name workers in two ways; write one of them")
     if is_agent and (ranks is not None or local_ranks is not None):
         raise UsageError("--agent means the launcher, not a worker; say which with --node")
+    if isinstance(ranks, tuple) and node == "random":
+        raise UsageError("a rank is on one node; leave --node out")
     return Aim(
         ranks=ranks if isinstance(ranks, tuple) else (),
         local_ranks=local_ranks or (),
@@ -343,7 +338,7 @@ def _read(reader: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def _numbers(raw: str) -> tuple[int, ...]:
-    return tuple(convert.count(part) for part in raw.split(","))
+    return tuple(dict.fromkeys(convert.count(part) for part in raw.split(",")))
 
 
 def _ranks(raw: str) -> tuple[int, ...] | str:

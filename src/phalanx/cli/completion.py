@@ -93,10 +93,15 @@ def _bash_chaos() -> str:
     )
     return f"""\
 _phalanx_chaos() {{
+    local at
     if ((COMP_CWORD == 2)); then
         COMPREPLY=($(compgen -W '{" ".join(ACTS)} --help' -- "$current"))
         return
     fi
+    for ((at = 3; at < COMP_CWORD; at++)); do
+        if [[ "${{COMP_WORDS[at]}}" == -- ]]; then _phalanx_files; return; fi  # what follows is a command
+    done
+    if [[ "$previous" == --events-file ]]; then _phalanx_files; return; fi
     [[ "$current" == -* ]] || return
     case "${{COMP_WORDS[2]}}" in
 {cases}
@@ -166,6 +171,21 @@ complete -F _phalanx phalanx
 """
 
 
+def _zsh_chaos() -> str:
+    cases = "\n".join(f"                {act}) compadd -- {' '.join(flags_of(act))} ;;" for act in ACTS)
+    return f"""\
+        chaos)
+            if ((CURRENT == 3)); then
+                _values act {" ".join(ACTS)}
+            elif ((words[(i)--] < CURRENT)) || [[ "$words[CURRENT-1]" == --events-file ]]; then
+                _files  # behind -- stands a command
+            elif [[ "$words[CURRENT]" == -* ]]; then
+                case "$words[3]" in
+{cases}
+                esac
+            fi ;;"""
+
+
 def _zsh() -> str:
     rows = []
     for one in _OFFERED:
@@ -194,7 +214,7 @@ _phalanx() {{
     fi
     case "$words[2]" in
         completion) _values shell {" ".join(SHELLS)} ;;
-        chaos) _values act {" ".join(ACTS)} ;;
+{_zsh_chaos()}
         checkpoints) _arguments '*:folder:_files -/' {" ".join(CHECKPOINT_FLAGS)} ;;
         run)
             shift words
@@ -208,7 +228,11 @@ if [[ "$funcstack[1]" == _phalanx ]]; then _phalanx "$@"; else compdef _phalanx 
 """
 
 
-_FISH_FUNCTION = """\
+_FISH_FUNCTIONS = """\
+function __phalanx_chaos --description 'phalanx chaos and this act, or none yet, and no command yet'
+    set -l words (commandline -opc)
+    test "$words[2]" = chaos; and test "$words[3]" = "$argv[1]"; and not contains -- -- $words
+end
 function __phalanx_before_script --description 'phalanx run, and no script yet'
     set -l words (commandline -opc)
     test "$words[2]" = run; or return 1
@@ -229,7 +253,7 @@ end
 def _fish() -> str:
     lines = [
         "# fish completion of phalanx: put it into ~/.config/fish/completions/phalanx.fish",
-        *_FISH_FUNCTION.replace("FLAGS", " ".join(_with_value())).splitlines(),
+        *_FISH_FUNCTIONS.replace("FLAGS", " ".join(_with_value())).splitlines(),
         "complete -c phalanx -n __fish_use_subcommand -f",
     ]
     for name, about in _COMMANDS.items():
@@ -237,7 +261,13 @@ def _fish() -> str:
     lines.append(
         f"complete -c phalanx -n '__fish_seen_subcommand_from completion' -f -a '{' '.join(SHELLS)}'"
     )
-    lines.append(f"complete -c phalanx -n '__fish_seen_subcommand_from chaos' -f -a '{' '.join(ACTS)}'")
+    lines.append(f"complete -c phalanx -n '__phalanx_chaos \"\"' -f -a '{' '.join(ACTS)}'")
+    for act in ACTS:
+        for flag, takes_value in flags_of(act).items():
+            value = " -r -F" if flag == "--events-file" else " -x" if takes_value else " -f"
+            lines.append(
+                f"complete -c phalanx -n '__phalanx_chaos {act}' -l {flag.removeprefix('--')}{value}"
+            )
     shown = "'__fish_seen_subcommand_from checkpoints'"
     lines += [f"complete -c phalanx -n {shown} -l {flag.removeprefix('--')}" for flag in CHECKPOINT_FLAGS]
     for one in _OFFERED:

@@ -44,7 +44,7 @@ def train(collective: Callable[[int], object] = meet, pause_s: float = 0.01) -> 
             phalanx.values().set(
                 f"here/{RANK}", b""
             )  # answered: the agent has read what this worker said before
-            tell("ready", round=ROUND, world=WORLD)
+            tell("ready", round=ROUND, world=WORLD, local_rank=int(os.environ["LOCAL_RANK"]))
         if saved_at is not None and step == saved_at + 10:
             tell("going", round=ROUND, saved_at=saved_at)
         time.sleep(pause_s)
