@@ -45,15 +45,24 @@ def play(args: argparse.Namespace, folder: Path) -> int:
     story = Story(steps=args.steps, curve=folder / "curve.jsonl")
     outcome = run(args, folder, story, lose_rank=args.lose_rank)
     if outcome.exit_code != 0:
-        print(outcome.report or f"the job ended with {outcome.exit_code}", file=sys.stderr)
-        return outcome.exit_code
+        return failed(outcome)
     (folder / "undisturbed").mkdir()
     undisturbed = Story(steps=args.steps, curve=folder / "undisturbed/curve.jsonl")
     print("once more, with all workers left alone and without pauses …", flush=True)
-    run(argparse.Namespace(**{**vars(args), "step_seconds": 0.0}), folder / "undisturbed", undisturbed)
+    outcome = run(
+        argparse.Namespace(**{**vars(args), "step_seconds": 0.0}), folder / "undisturbed", undisturbed
+    )
+    if outcome.exit_code != 0:
+        return failed(outcome)
     for line in summary(story, undisturbed):
         print(line)
     return 0 if story.lost is not None and story.final_loss == undisturbed.final_loss else 1
+
+
+def failed(outcome: Outcome) -> int:
+    """Say why a job failed; returns its exit code."""
+    print(outcome.report or f"the job ended with {outcome.exit_code}", file=sys.stderr)
+    return outcome.exit_code
 
 
 def run(args: argparse.Namespace, folder: Path, story: Story, lose_rank: int | None = None) -> Outcome:

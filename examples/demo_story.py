@@ -89,7 +89,7 @@ class Story:
                 return f"round {number} begins with {size} workers"
             case job.WorkersStarted(at_ns=at, pids=pids):
                 self._began_at_ns = self._began_at_ns or at
-                if self._lost_at_ns:
+                if self._lost_at_ns and math.isnan(self.restarted_after_s):
                     self.restarted_after_s = (at - self._lost_at_ns) / 1e9
                 return f"workers run as processes {', '.join(map(str, pids.values()))}"
             case job.CheckpointSaved(step=step):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import queue
+import random
 import signal
 import socket
 import subprocess
@@ -94,9 +95,11 @@ class Node:
 
 
 def free_port() -> int:
-    """Return a port that nobody has at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """Return a port that nobody has at this moment, below those that the kernel hands out: n1 serves there later."""
+    while True:
+        port = random.randrange(10_000, 30_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def main() -> int:

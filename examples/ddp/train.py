@@ -93,9 +93,13 @@ def batches(dataset: TensorDataset, sampler: ElasticDistributedSampler, step: in
     """
     share = BATCH // dist.get_world_size()
     # With a generator of its own it draws nothing from torch's, which resumes with the checkpoint.
-    loader = DataLoader(dataset, batch_size=share, sampler=sampler, generator=torch.Generator())
+    generator = torch.Generator()
+    loader = DataLoader(dataset, batch_size=share, sampler=sampler, generator=generator)
     for epoch in itertools.count(step // STEPS_PER_EPOCH):
         sampler.set_epoch(epoch)  # another order in each epoch, the same on all ranks
+        # Loader workers, if there are any, seed themselves by it: on each rank and in each pass with another number.
+        place = epoch * sampler.length + sampler.position
+        generator.manual_seed(place * sampler.num_replicas + sampler.rank)
         yield from loader
 
 

@@ -16,13 +16,13 @@ from typing import Any
 
 from tests.checkpoint.scenarios import OPERATIONS
 
-from phalanx.checkpoint.files import RealFiles
+from phalanx.checkpoint.files import Files
 
 CHOICES_MAX = 32  # of what is lost at one moment; all of them if they are fewer
 
 
 class Recording:
-    def __init__(self, real: RealFiles, root: Path) -> None:
+    def __init__(self, real: Files, root: Path) -> None:
         self._real = real
         self._root = root
         self.operations: list[tuple[str, tuple[Any, ...]]] = []

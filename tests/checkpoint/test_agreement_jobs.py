@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.system.launch import two_free_ports
 
 from phalanx.checkpoint import Checkpointer
 
@@ -84,16 +84,13 @@ class Job:
         if nodes == 1:
             flags += ["--standalone"]
         else:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                endpoint = f"127.0.0.1:{free.getsockname()[1]}"
             flags += [
                 "--nnodes",
                 str(nodes),
                 "--rdzv-backend",
                 "c10d",
                 "--rdzv-endpoint",
-                endpoint,
+                f"127.0.0.1:{two_free_ports()}",
                 "--rdzv-id",
                 "job",
             ]

@@ -3,6 +3,8 @@ same."""
 
 from __future__ import annotations
 
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 from tests.checkpoint.thread_ranks import LIMIT_S, Ranks, Shared, together
 
-from phalanx.checkpoint import Checkpointer
+from phalanx.checkpoint import Checkpointer, NoGoodStep
+from phalanx.checkpoint.agreement_resume import _Looks
 
 
 @pytest.fixture
@@ -109,3 +112,89 @@ def test_a_step_that_nobody_sees_is_not_waited_for(
     monkeypatch.setattr(two[1]._settings.directory, "steps", counted)
     assert all("cannot be loaded" in str(error) for error in together(two, lambda rank: rank.load(8)))
     assert len(looks) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "is_waited_for"),
+    [
+        ([100], [100], True),  # 200 is what another rank sees
+        ([], [], True),
+        ([100, 200], [100], False),  # it was in view, and is gone
+        ([100, 200], [300], False),
+        ([100], [300], False),  # retention has removed it since
+        ([100, 300], [100, 300], True),  # an old view may still have what was superseded
+        ([100], [100, 200], False),
+    ],
+    ids=str,
+)
+def test_a_step_that_was_removed_is_not_waited_for_as_one_that_comes_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: list[int], then: list[int], is_waited_for: bool
+) -> None:
+    class Waits(Exception):
+        pass
+
+    def wait(_: float) -> None:
+        raise Waits
+
+    directory = Checkpointer(tmp_path, world_size=1)._settings.directory
+    views = iter([first, then])
+    monkeypatch.setattr(directory, "steps", lambda: next(views))
+    monkeypatch.setattr("phalanx.checkpoint.agreement_resume.time.sleep", wait)
+    looks = _Looks(directory, LIMIT_S)
+    assert looks.listing(()).steps == tuple(first)
+    if is_waited_for:
+        with pytest.raises(Waits):
+            looks.listing((100, 200))
+    else:
+        assert looks.listing((100, 200)).steps == tuple(then)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_another_job_removes_while_it_is_looked_at_is_looked_for_again_by_all(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    readers = ranks(count)
+    trainer = Checkpointer(readers[0]._settings.directory.folder, keep=1, world_size=1)
+    trainer.save(100, {"a": 1})
+    together_at, lock, saved = threading.Barrier(count), threading.Lock(), list[int]()
+
+    def look(rank: Checkpointer) -> None:
+        real = rank._settings.directory.checked
+
+        def checked(step: int, **options: Any) -> Any:
+            if step == 100:
+                together_at.wait(LIMIT_S)  # all have listed it
+                with lock:
+                    if not saved:
+                        saved.append(1)
+                        trainer.save(200, {"a": 2})
+            return real(step, **options)
+
+        monkeypatch.setattr(rank._settings.directory, "checked", checked)
+
+    for rank in readers:
+        look(rank)
+    assert [found.step for found in together(readers, lambda rank: rank.load_latest())] == [200] * count
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_folder_that_is_emptied_while_it_is_looked_at_does_not_begin_a_training_anew(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    readers = ranks(count)
+    folder = readers[0]._settings.directory.folder
+    Checkpointer(folder, world_size=1).save(100, {"a": 1})
+
+    def look(rank: Checkpointer) -> None:
+        real = rank._settings.directory.checked
+
+        def checked(step: int, **options: Any) -> Any:
+            shutil.rmtree(folder / "step-000000100", ignore_errors=True)
+            return real(step, **options)
+
+        monkeypatch.setattr(rank._settings.directory, "checked", checked)
+
+    for rank in readers:
+        look(rank)
+    outcomes = together(readers, lambda rank: rank.load_latest())
+    assert all(isinstance(outcome, NoGoodStep) for outcome in outcomes), outcomes

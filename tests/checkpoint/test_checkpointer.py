@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -17,6 +18,7 @@ from tests.checkpoint.scenarios import content, flip_a_bit, save, writer
 from phalanx.checkpoint import CannotCheck, Checkpointer, CheckpointError, NoGoodStep, SaveFailed
 from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import RealFiles
+from phalanx.checkpoint.locks import Hold
 from phalanx.checkpoint.naming import step_name
 from phalanx.checkpoint.reading import read as read_checked
 
@@ -96,6 +98,7 @@ def test_a_folder_that_can_only_be_read_is_loaded_from(quick_folder: Path) -> No
         with pytest.raises(SaveFailed, match=r"step 3 was not saved: .*Read-only file system"):
             checkpointer.save(3, weights)
     finally:
+        checkpointer.close()
         subprocess.run(["umount", quick_folder], check=True)
 
 
@@ -125,6 +128,64 @@ def test_a_missing_package_is_not_taken_for_damage(
     checkpointer.save(2, weights)
     assert '"algorithm": "sha256"' in (quick_folder / step_name(2) / "manifest.json").read_text()
     assert checkpointer.load(2, read).value == b"1234"
+
+
+class CannotOpen(RealFiles):
+    """One folder cannot be opened, for a reason that says nothing about it, or for one of the disk's."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.name, self.number = step_name(step), number
+
+    def hold(self, folder: Path) -> Hold:
+        if folder.name == self.name:
+            raise OSError(self.number, os.strerror(self.number), str(folder))
+        return super().hold(folder)
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.EMFILE, errno.ENOMEM, errno.EACCES])
+def test_no_older_step_is_taken_where_the_newest_cannot_be_opened_just_now(
+    number: int, quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(quick_folder)
+    checkpointer.save(100, weights)
+    checkpointer.save(200, weights)
+    monkeypatch.setattr(checkpointer._settings.directory, "files", CannotOpen(200, number))
+    for look in (
+        lambda: checkpointer.load_latest(read),
+        lambda: checkpointer.load(200, read),
+        checkpointer.verify,
+    ):
+        with pytest.raises(CannotCheck, match=f"step 200 cannot be checked: .*{os.strerror(number)}"):
+            look()
+    assert checkpointer.steps() == [100, 200]
+
+
+def test_a_step_whose_folder_the_disk_cannot_read_is_passed_over_and_stays(quick_folder: Path) -> None:
+    checkpointer = Checkpointer(quick_folder)
+    checkpointer.save(100, weights)
+    checkpointer.save(200, weights)
+    checkpointer._settings.directory.files = CannotOpen(200, errno.EIO)
+    assert [str(problem) for problem in checkpointer.verify()] == [
+        "step 200: cannot be read here: Input/output error"
+    ]
+    with pytest.raises(NoGoodStep, match="step 200 cannot be loaded: cannot be read here"):
+        checkpointer.load(200, read)
+    loaded = checkpointer.load_latest(read)
+    assert loaded is not None
+    assert loaded.step == 100
+    assert checkpointer.steps() == [100, 200]
+
+
+def test_what_the_training_removes_meanwhile_is_not_bad(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(quick_folder)
+    checkpointer.save(2, weights)
+    (quick_folder / step_name(2) / "weights").unlink()
+    monkeypatch.setattr(checkpointer._settings.directory, "steps", lambda: [1, 2])
+    assert [str(problem) for problem in checkpointer.verify()] == ["step 2: weights is missing"]
+    with pytest.raises(NoGoodStep, match="step 1 cannot be loaded: it is not in"):
+        checkpointer.verify(1)
 
 
 def _link(folder: Path) -> None:
@@ -253,42 +314,22 @@ def test_what_cannot_be_saved_is_a_mistake_on_all_ranks(tmp_path: Path) -> None:
     assert not (tmp_path / "folder").exists()
 
 
-class Model:
-    """Has what a model of torch has; it can be called, too."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def __call__(self, folder: Any) -> None:
-        raise AssertionError("called with a folder, or a step")
-
-
-def test_a_model_by_itself_is_refused_with_the_name_of_what_takes_it(tmp_path: Path) -> None:
-    checkpointer = Checkpointer(tmp_path)
-    with pytest.raises(TypeError, match=r"Model has a state_dict: wrap it, TorchState\(model=…\) saves it"):
-        checkpointer.save(1, Model())
-    checkpointer.save(1, weights)
-    with pytest.raises(TypeError, match=r"wrap it, TorchState\(model=…\) loads it"):
-        checkpointer.load_latest(Model())
-
-
-def test_the_models_of_torch_are_such_ones(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
-    model = torch.nn.Linear(1, 1)
-    checkpointer = Checkpointer(tmp_path)
-    with pytest.raises(TypeError, match=r"Linear has a state_dict: wrap it, TorchState"):
-        checkpointer.save(1, model)
-    for state in ({"model": model.state_dict()}, {"a": [model.weight.detach()]}, {"model": model}):
-        with pytest.raises(TypeError, match="TorchState"):
-            checkpointer.save(1, state)
-    assert checkpointer.steps() == []
-
-
 def test_a_step_that_is_no_mapping_is_not_loaded_as_an_empty_one(tmp_path: Path) -> None:
     checkpointer = Checkpointer(tmp_path)
     checkpointer.save(1, weights)
     with pytest.raises(CheckpointError, match="weights: give load a reader"):
         checkpointer.load_latest()
+
+
+@pytest.mark.parametrize(("timeout_s", "waited"), [(float("inf"), None), (1e15, None), (60, 60)])
+def test_a_wait_may_be_as_long_as_anybody_likes(
+    timeout_s: float, waited: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpointer = Checkpointer(tmp_path, background=True)
+    seen: list[float | None] = []
+    monkeypatch.setattr(checkpointer._saves._background, "wait", seen.append)
+    checkpointer.wait(timeout_s)
+    assert seen == [waited], "no thread can wait for longer than some 292 years: OverflowError"
 
 
 def test_a_closed_checkpointer_takes_no_more_saves(tmp_path: Path) -> None:
@@ -349,6 +390,25 @@ def test_a_virtual_local_rank_is_not_taken_for_the_true_one(
     alone = Checkpointer(tmp_path / "x", world_size=1)
     alone.save(1, weights)
     assert alone.steps() == [1], "a worker that is alone by its own wish writes"
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({}, (3, 4)),
+        ({"rank": 3, "world_size": 8, "local_rank": 3}, (3, 4)),
+        ({"rank": 1, "world_size": 2}, None),
+        ({"rank": 3, "world_size": 4}, None),
+        ({"rank": 1, "world_size": 2, "local_rank": 1}, None),
+        ({"rank": 3, "world_size": 8, "local_rank": 0}, None),
+    ],
+)
+def test_ranks_that_are_a_part_of_the_job_do_not_leave_files_to_the_others(
+    given: dict[str, int], share: tuple[int, int] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"RANK": 3, "WORLD_SIZE": 8, "LOCAL_RANK": 3, "LOCAL_WORLD_SIZE": 4}.items():
+        monkeypatch.setenv(name, str(value))
+    assert Checkpointer(tmp_path, **given)._settings.share == share  # type: ignore[arg-type] # none is a bool
 
 
 def test_the_reader_is_told_which_rank_it_is(tmp_path: Path) -> None:
@@ -539,10 +599,10 @@ def test_a_step_that_is_removed_while_it_is_loaded_is_looked_for_again(quick_fol
 def test_one_of_several_ranks_does_not_read_another_save_than_the_others(quick_folder: Path) -> None:
     directory = StepDirectory(quick_folder)
     Checkpointer(quick_folder).save(7, weights)
-    assert directory.check(7) == []
+    hold = directory.good(7)
     Checkpointer(quick_folder).save(7, weights)
     with pytest.raises(CheckpointError, match="while rank 1 loaded it"):
-        read_checked(directory, 7, read, 1, 2)
+        read_checked(directory, 7, hold, read, 1, 2)
 
 
 def test_a_child_that_the_writer_forked_removes_nothing(quick_folder: Path) -> None:

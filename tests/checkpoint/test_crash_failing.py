@@ -25,6 +25,8 @@ from tests.checkpoint.scenarios import (
 from phalanx.checkpoint import SaveFailed
 from phalanx.checkpoint.files import RealFiles
 
+READING = ("opened", "hold")
+
 
 class Failing:
     """Files whose operation ``at``, or each from there on, fails with ``number``, with or without its effect."""
@@ -39,13 +41,13 @@ class Failing:
 
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._real, name)
-        if name not in (*OPERATIONS, "opened"):
+        if name not in (*OPERATIONS, *READING):
             return operation
 
         def failing(*args: Any) -> Any:
             fails = self.count == self._at or (self._from_there_on and self.count > self._at)
             self.count += 1
-            if fails and not (self._after and name != "opened"):
+            if fails and not (self._after and name not in READING):
                 raise OSError(self._number, os.strerror(self._number), str(args[0]))
             result = operation(*args)
             if fails:  # as network file systems do: it is done, and its answer is lost

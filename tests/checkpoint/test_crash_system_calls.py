@@ -39,7 +39,7 @@ def noted(operation):
             inside -= 1
     return run
 
-for operation in (*OPERATIONS, "opened", "lock"):
+for operation in (*OPERATIONS, "opened", "hold", "lock"):
     setattr(Noted, operation, noted(getattr(scenario.files, operation)))
 
 EVENTS = ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.symlink", "os.link", "os.truncate", "os.chmod",

@@ -17,9 +17,9 @@ import pytest
 from tests.checkpoint.scenarios import flip_a_bit, save
 
 from phalanx.checkpoint import CannotCheck, NoGoodStep, Problem
-from phalanx.checkpoint.changing import changing
 from phalanx.checkpoint.directory import StepDirectory, refused
-from phalanx.checkpoint.files import Lock, RealFiles
+from phalanx.checkpoint.files import RealFiles
+from phalanx.checkpoint.locks import Hold, Lock, changing
 from phalanx.checkpoint.mounts import is_local, kind_of
 from phalanx.checkpoint.naming import step_name
 
@@ -45,6 +45,12 @@ def copies(folder: Path, *steps: int) -> None:
     shutil.rmtree(folder / "elsewhere", ignore_errors=True)
 
 
+def seen(directory: StepDirectory, step: int) -> Hold:
+    hold = directory.checked(step).hold
+    assert hold is not None
+    return hold
+
+
 def test_a_folder_that_is_not_there_has_no_steps(tmp_path: Path) -> None:
     assert StepDirectory(tmp_path / "nowhere").steps() == []
     assert StepDirectory(tmp_path / "nowhere").retain(1) == []
@@ -59,6 +65,12 @@ def test_only_folders_that_are_named_like_steps_are_listed(folder: Path) -> None
     (folder / ".step-000000010.job.r0.partial").mkdir()
     (folder / "step-000000011.bad").mkdir()
     (folder / f"step-{2**63}").mkdir()
+    assert StepDirectory(folder).steps() == [2, 3]
+
+
+def test_a_folder_of_another_program_is_no_step_because_it_has_a_manifest(folder: Path) -> None:
+    (folder / "web-9").mkdir()
+    (folder / "web-9/manifest.json").write_text('{"name": "app"}')
     assert StepDirectory(folder).steps() == [2, 3]
 
 
@@ -177,18 +189,18 @@ def test_what_is_removed_is_not_followed_out_of_the_folder(folder: Path, tmp_pat
 
 def test_a_damaged_step_that_was_set_aside_makes_way_for_another(folder: Path) -> None:
     directory = StepDirectory(folder)
-    assert directory.set_aside(3, "why") == folder / "step-000000003.bad"
+    assert directory.set_aside(3, "why", seen(directory, 3)) == folder / "step-000000003.bad"
     assert (folder / "latest").readlink() == Path(step_name(2))
     copies(folder, 3)
-    assert directory.set_aside(3, "why") == folder / "step-000000003.bad-2"
+    assert directory.set_aside(3, "why", seen(directory, 3)) == folder / "step-000000003.bad-2"
     assert directory.steps() == [2]
 
 
 def test_what_another_process_has_replaced_is_not_set_aside(folder: Path) -> None:
     directory = StepDirectory(folder)
-    seen = directory.identity(3)
+    before = seen(directory, 3)
     save(folder, 3, "second")
-    assert directory.set_aside(3, "why", identity=seen) is None
+    assert directory.set_aside(3, "why", before) is None
     assert directory.steps() == [2, 3]
 
 
@@ -291,7 +303,7 @@ def test_md5_files_stand_in_for_a_manifest(tmp_path: Path) -> None:
     assert [str(problem) for problem in directory.check(20)] == [
         "step 20: a has neither a manifest nor a .md5 beside it"
     ]
-    assert directory.set_aside(30, "why") is None, "it is not ours to rename"
+    assert directory.set_aside(30, "why", seen(directory, 30)) is None, "it is not ours to rename"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.checkpoint.thread_ranks import seeing
+from tests.checkpoint.thread_ranks import Shared, seeing
 
 from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
 from phalanx.checkpoint.exceptions import NoPeers
@@ -160,3 +161,98 @@ def test_checkpointers_are_told_apart_in_the_order_in_which_they_begin_to_talk()
             rank_group.hold(rank_group.next_number(), finish_save(rank_group.me, 5, None), lambda _: None)
             is None
         )
+
+
+class Watched(Shared):
+    """Tells when a rank has looked for a decision some times, and so has had time to lose its patience."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.is_waited_for = threading.Event()
+
+    def check(self, keys: list[str]) -> bool:
+        self.looks += any(key.endswith("decided") for key in keys)
+        if self.looks > 5:
+            self.is_waited_for.set()
+        return super().check(keys)
+
+
+class TestARankWhoseScriptHasEnded:
+    """Its saves go on in a thread, and wait for ranks that may never come: they may wait for this one."""
+
+    @pytest.fixture(autouse=True)
+    def _has_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("phalanx.checkpoint.peers._ended_at", time.monotonic() - 1000)
+        monkeypatch.setattr("phalanx.checkpoint.peers._LOOK_ROUND_S", 0.01)
+
+    @staticmethod
+    def groups(store: Shared) -> list[RankGroup]:
+        return [RankGroup(StorePeers(store), Member(rank, 2), 1800.0, name="c") for rank in range(2)]
+
+    @staticmethod
+    def save(rank_group: RankGroup) -> Any:
+        number = rank_group.next_number()
+        rank_group.come(number)
+        return rank_group.hold(number, finish_save(rank_group.me, 5, None), lambda _: None)
+
+    def test_does_not_wait_for_one_that_has_not_come_for_so_long(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("phalanx.checkpoint.peers._ENDED_S", 0.0)
+        first, _ = self.groups(Shared())
+        for _ in range(2):
+            assert "rank 0 has waited in vain for rank 1" in self.save(first)
+
+    def test_has_all_its_patience_for_one_that_has_come_and_is_writing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("phalanx.checkpoint.peers._ENDED_S", 0.0)
+        store = Watched()
+        first, second = self.groups(store)
+        second.come(second.next_number())
+
+        def write() -> Any:
+            assert store.is_waited_for.wait(LIMIT_S)
+            return second.hold(1, finish_save(second.me, 5, None), lambda _: None)
+
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(write)
+            assert self.save(first) is None
+            assert late.result(LIMIT_S) is None
+
+    def test_counts_anew_from_the_last_sign_of_the_others(self) -> None:
+        store = Watched()
+        first, second = self.groups(store)
+        for rank_group in (first, second):  # else they would give up at once: their scripts ended long ago
+            rank_group.come(1)
+        with ThreadPoolExecutor(1) as pool:
+            early = pool.submit(self.save, second)
+            assert self.save(first) is None
+            assert early.result(LIMIT_S) is None
+            store.looks, store.is_waited_for = 0, threading.Event()
+            waits = pool.submit(self.save, first)
+            assert store.is_waited_for.wait(LIMIT_S)
+            assert self.save(second) is None
+            assert waits.result(LIMIT_S) is None
+
+
+def test_a_new_round_begins_anew_in_a_store_that_outlives_the_one_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Shared()
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+
+    def save(_: int) -> Any:
+        me = Member(0, 1)
+        rank_group = RankGroup(find_peers(store, 2), me, LIMIT_S, name="c")
+        return rank_group.hold(rank_group.next_number(), finish_save(me, 5, None), lambda _: None)
+
+    for number in ("3", "4"):  # a node has joined: no restart
+        monkeypatch.setenv("PHALANX_ROUND", number)
+        assert save(5) is None
+    monkeypatch.delenv("PHALANX_ROUND")
+    assert save(5) is None
+    assert "comes a second time" in save(5)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert save(5) is None

@@ -62,9 +62,20 @@ def _others_fail(outcomes: list[Any], who: int, end: BaseException) -> bool:
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("who", range(3))
 @pytest.mark.parametrize("at", ["fill", "seal"])
+@pytest.mark.parametrize("is_collective", [False, True])
 def test_who_ends_while_it_writes_tells_the_others_and_they_save_on(
-    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, at: str, who: int, end: BaseException
+    ranks: Callable[..., Ranks],
+    monkeypatch: pytest.MonkeyPatch,
+    is_collective: bool,
+    at: str,
+    who: int,
+    end: BaseException,
 ) -> None:
+    class State:
+        def write(self, folder: Path) -> None:
+            (folder / "mine").write_bytes(b"1")
+
+    State.is_collective = is_collective  # type: ignore[attr-defined]
     three = ranks(3)
     real = getattr(Staging, at)
 
@@ -74,7 +85,7 @@ def test_who_ends_while_it_writes_tells_the_others_and_they_save_on(
         return real(staging, *arguments)
 
     monkeypatch.setattr(Staging, at, leave)
-    outcomes = together(three, lambda rank: _outcome(rank, _save(7)))
+    outcomes = together(three, lambda rank: _outcome(rank, lambda rank: rank.save(7, State())))
     assert outcomes[who] is end
     assert _others_fail(outcomes, who, end)
     assert together(three, _save(8)) == [None] * 3
@@ -109,9 +120,9 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
             assert time.monotonic() < ends_at
             time.sleep(0.001)
 
-    def leave(key: str) -> bytes | None:
+    def leave(key: str, *rest: int) -> bytes | None:
         if not key.endswith("decided"):
-            return hear(key)
+            return hear(key, *rest)
         waits.set()
         wait_for(0, 2)
         raise end

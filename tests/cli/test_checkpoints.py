@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.checkpoint.scenarios import flip_a_bit
 
 from phalanx.checkpoint import Checkpointer
+from phalanx.checkpoint.directory import StepDirectory
 from phalanx.cli import main
 from phalanx.cli.checkpoints import table
 
@@ -117,6 +122,50 @@ def test_the_page_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_step_is_no_folder_of_steps(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["checkpoints", str(folder / "step-000000100")]) == 2
     assert f"is one step; give the folder that it is in: '{folder}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", ["--json", "--verify"])
+def test_a_step_that_the_training_removes_meanwhile_is_not_bad(
+    flag: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StepDirectory, "steps", lambda self: [50, 100, 200])
+    assert main(["checkpoints", flag, str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "bad" not in out.replace(".bad", "")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """In a folder that anybody may enter."""
+    made = Path(tempfile.mkdtemp(dir="/tmp"))
+    yield made
+    made.chmod(0o700)
+    shutil.rmtree(made)
+
+
+def as_somebody_else(run: Callable[[], int]) -> int:
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        return run()
+    finally:
+        os.seteuid(before)
+
+
+def test_a_folder_that_may_not_be_read_is_one_sentence(
+    open_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Checkpointer(open_folder).save(100, lambda folder: (folder / "weights").write_bytes(b"1"))
+    words = ["checkpoints", "--verify", str(open_folder)]
+    assert main(words) == 0  # and all modules are loaded, which somebody else may not read
+    open_folder.chmod(0)
+    capsys.readouterr()
+    assert as_somebody_else(lambda: main(words)) == 2
+    assert f"'{open_folder}' cannot be read: Permission denied" in capsys.readouterr().err
+    open_folder.chmod(0o444)
+    assert as_somebody_else(lambda: main(words)) == 3
+    assert "step 100 cannot be checked: " in capsys.readouterr().out
 
 
 def test_a_folder_whose_steps_are_all_set_aside_is_not_good(

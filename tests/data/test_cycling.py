@@ -64,7 +64,17 @@ def test_an_epoch_that_has_become_shorter_is_an_error() -> None:
         next(cycling)
 
 
-@pytest.mark.parametrize("state", [{}, {"version": 2, "epoch": 0, "taken": 0}, {"version": 1, "epoch": 0}])
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"version": 2, "epoch": 0, "taken": 0},
+        {"version": 1, "epoch": 0},
+        {"version": 1, "epoch": True, "taken": 0},
+        {"version": 1, "epoch": 0, "taken": True},
+        {"version": 1, "epoch": -1, "taken": 0},
+    ],
+)
 def test_what_is_no_state_is_refused(state: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="is no state of a CyclingIterator"):
         CyclingIterator(3, lambda epoch: iter([1])).load_state_dict(state)

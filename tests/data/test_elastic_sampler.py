@@ -167,6 +167,75 @@ def test_an_epoch_that_was_used_up_here_can_be_begun_again_but_not_by_oversight(
     assert len(list(sampler)) == 10
 
 
+def pass_over(sampler: ElasticDistributedSampler, batch: int) -> int:
+    """One pass with a loader that drops its last batch, if it is too small; returns the number of steps."""
+    items, steps = list(sampler), 0
+    for _ in range(len(items) // batch):
+        sampler.advance(batch * sampler.num_replicas)
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("length", [9, 10, 11])
+def test_an_epoch_ends_where_too_little_is_left_for_each_rank(length: int) -> None:
+    for sampler in ranks(3, length, drop_last=True):
+        assert pass_over(sampler, 1) == 3
+        with pytest.raises(
+            RuntimeError, match=r"epoch 0 has no items left, .* are used; call set_epoch\(1\)"
+        ):
+            iter(sampler)
+        sampler.set_epoch(0)
+        assert pass_over(sampler, 1) == 3
+        sampler.set_epoch(1)
+        assert pass_over(sampler, 1) == 3
+
+
+def test_a_rest_that_only_the_loader_drops_is_not_passed_over_for_ever() -> None:
+    sampler = ElasticDistributedSampler(100, 2, 0)
+    assert [pass_over(sampler, 8) for _ in range(4)] == [6, 0, 0, 0]
+    with pytest.raises(
+        RuntimeError, match=r"got no further in 3 passes, 96 of 100 are used; call set_epoch\(1\)"
+    ):
+        iter(sampler)
+    resumed = ElasticDistributedSampler(100, 2, 0)
+    resumed.load_state_dict(sampler.state_dict())
+    assert [pass_over(resumed, 8) for _ in range(3)] == [0, 0, 0]
+    with pytest.raises(RuntimeError, match=r"call set_epoch\(1\)"):
+        iter(resumed)
+    for each in (sampler, resumed):
+        each.set_epoch(1)
+        assert pass_over(each, 8) == 6
+    sampler.set_epoch(2)
+    assert pass_over(sampler, 8) == 6
+
+
+def test_a_state_that_was_loaded_at_the_end_of_its_epoch_does_not_give_empty_passes_for_ever() -> None:
+    for even, position in (("pad", 10), ("drop", 9)):
+        sampler = ElasticDistributedSampler(10, 3, 1, even=even)  # type: ignore[arg-type]
+        sampler.load_state_dict({**sampler.state_dict(), "position": position})
+        for _ in range(3):
+            sampler.set_epoch(0)  # has not gone through it: begins nothing anew
+            assert list(sampler) == []
+        with pytest.raises(RuntimeError, match=r"has no items left, .* call set_epoch\(1\)"):
+            iter(sampler)
+        sampler.set_epoch(1)
+        assert len(list(sampler)) in (3, 4)
+
+
+def test_looking_at_a_batch_before_the_loop_takes_nothing_from_it() -> None:
+    sampler = ElasticDistributedSampler(10, 1, 0, shuffle=False)
+    sampler.load_state_dict({**sampler.state_dict(), "position": 7})
+    assert list(sampler) == [7, 8, 9]  # a loader with workers reads all of a short rest ahead
+    assert list(sampler) == [7, 8, 9]
+    sampler.set_epoch(0)
+    assert list(sampler) == [7, 8, 9]
+
+
+def test_passes_from_a_start_index_are_whole_ones_where_nobody_tells_a_position() -> None:
+    sampler = ElasticDistributedSampler(10, 1, 0, start_index=8, shuffle=False)
+    assert [list(sampler) for _ in range(5)] == [[8, 9]] * 5
+
+
 def test_without_advance_each_pass_is_a_whole_one_as_with_torchs_sampler() -> None:
     sampler = ElasticDistributedSampler(10, 2, 1)
     assert list(sampler) == list(sampler)
@@ -229,7 +298,9 @@ def test_an_iterator_has_the_position_of_the_moment_in_which_it_was_made() -> No
         ({"seed": 1}, r"seed 1, and here seed is 0"),
         ({"shuffle": False}, r"shuffle False, and here shuffle is True"),
         ({"position": 11}, r"epoch 0 and position 11, which are no places"),
+        ({"position": 4.0}, r"position 4.0, which are no places"),
         ({"epoch": -1}, r"epoch -1"),
+        ({"epoch": True}, r"epoch True"),
     ],
     ids=str,
 )
@@ -271,6 +342,35 @@ def test_values_out_of_range_are_refused_in_a_sentence(arguments: dict[str, Any]
         sampler.advance(-1)
     with pytest.raises(ValueError, match="epoch -1"):
         sampler.set_epoch(-1)
+
+
+def test_numbers_of_numpys_are_taken_as_pythons() -> None:
+    numpy = pytest.importorskip("numpy")
+    one = numpy.int64(1)
+    sampler = ElasticDistributedSampler(5000 * one, 2 * one, one, 4 * one, seed=17 * one)
+    sampler.set_epoch(one)
+    sampler.advance(4 * one)
+    plain = ElasticDistributedSampler(5000, 2, 1, seed=17)
+    plain.set_epoch(1)
+    plain.advance(4)
+    assert (list(sampler), sampler.state_dict()) == (list(plain), plain.state_dict())
+    assert {type(value) for value in sampler.state_dict().values()} == {int, bool}
+    assert (
+        ElasticDistributedSampler(numpy.arange(1), 1, 0).length == 1
+    )  # a dataset, though __index__ takes it
+
+
+@pytest.mark.parametrize("value", [1.5, 2.0, True, "1", None], ids=str)
+def test_what_is_no_whole_number_is_refused_where_it_is_given(value: Any) -> None:
+    sampler = ElasticDistributedSampler(10, 1, 0)
+    for call in (
+        lambda: ElasticDistributedSampler(10, 1, 0, seed=value),
+        lambda: ElasticDistributedSampler(10, 1, 0, value),
+        lambda: sampler.set_epoch(value),
+        lambda: sampler.advance(value),
+    ):
+        with pytest.raises(TypeError, match="is a whole number, not"):
+            call()
 
 
 def test_a_dataset_without_a_length_is_refused() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
 import os
 import re
 import signal
@@ -9,10 +11,13 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pexpect
 import pytest
 from tests.system.launch import LIMIT_S, survivors_with
+
+from phalanx.events import job
 
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
 SHORT = ("--steps", "120", "--at-step", "70", "--step-seconds", "0.02")
@@ -46,6 +51,32 @@ def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: P
     assert told["undisturbed"] == f"{told['final'].split()[1]}: the same, to the last bit"
     assert not survivors_with(token)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_undisturbed_job_too_is_told_of_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    demo = importlib.import_module("demo")
+    ends = iter(
+        [SimpleNamespace(exit_code=0, report=""), SimpleNamespace(exit_code=3, report="rank 1 failed")]
+    )
+    monkeypatch.setattr(demo, "run", lambda *_, **__: next(ends))
+    arguments = argparse.Namespace(steps=120, at_step=70, step_seconds=0.0, lose_rank=2)
+    assert demo.play(arguments, tmp_path) == 3
+    printed = capsys.readouterr()
+    assert (printed.err, "SAME" in printed.out) == ("rank 1 failed\n", False)
+
+
+def test_a_later_start_of_workers_is_not_the_restart_after_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(DEMO.parent))
+    story = importlib.import_module("demo_story").Story(steps=120, curve=tmp_path / "curve.jsonl")
+    story._lost_at_ns = 1_000_000_000
+    for at_ns in (1_500_000_000, 9_000_000_000):
+        story.take(job.WorkersStarted(at_ns=at_ns, round=1, pids={0: 7}))
+    assert story.restarted_after_s == 0.5
 
 
 @pytest.mark.parametrize(("columns", "is_plain"), [(34, False), (100, True)])

@@ -180,4 +180,4 @@ def test_importing_the_checkpointer_loads_little_and_nothing_heavy(tmp_path: Pat
     }
     assert not modules & (heavy | {"ctypes", "xxhash", "subprocess"}), "each of these takes milliseconds"
     ours = {name.rpartition(".")[2] for name in modules if name.startswith("phalanx.checkpoint.")}
-    assert ours == {"checkpointer", "exceptions"}
+    assert ours == {"checkpointer"}

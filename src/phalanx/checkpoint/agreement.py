@@ -63,13 +63,14 @@ class Check(Struct):
 class Finding(Struct):
     """What a rank found in its share of a step: nothing; or why it cannot be used, and whether it is damaged.
 
-    ``is_unsure``: nobody can tell here whether it is good. Then no older step is taken in its stead. ``file``: the one
-    that is damaged, for who looks at it once more; empty: the step as a whole.
+    ``is_unsure``: nobody can tell here whether it is good. Then no older step is taken in its stead. ``is_gone``: it
+    was removed meanwhile. ``file``: the one that is damaged, for who looks at it once more; empty: the step as a whole.
     """
 
     why: str | None = None
     is_damaged: bool = False
     is_unsure: bool = False
+    is_gone: bool = False
     file: str = ""
 
 
@@ -112,13 +113,14 @@ class Member(Struct):
 class BadStep(Struct):
     """A step that all ranks see and some cannot use; in the folders of ``places`` somebody found it damaged.
 
-    ``files``: what they found damaged, by place.
+    ``files``: what they found damaged, by place. ``is_gone``: for some it was not there any more.
     """
 
     step: int
     why: str
     places: tuple[int, ...]
     files: tuple[tuple[int, str], ...] = ()
+    is_gone: bool = False
 
 
 class Resumption(Struct):
@@ -158,6 +160,7 @@ def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resu
         place = me.place if found.is_damaged else None
         said = {"do": "check", "fault": _short(found.why), "place": place, "unsure": found.is_unsure}
         said |= {"file": found.file} if found.is_damaged else {}
+        said |= {"gone": True} if found.is_gone else {}
         decided = yield from _meet(me, f"{step}/", said, "good" if found.why is None else None, _good)
         if decided.get("error") is not None:
             break
@@ -165,7 +168,8 @@ def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resu
             step_taken = step
             break
         files = tuple((int(place), str(file)) for place, file in decided["files"])
-        bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"]), files))
+        is_gone = bool(decided["gone"])
+        bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"]), files, is_gone))
     return Resumption(
         step_taken, tuple(bad), seen_by, example, decided.get("error"), bool(decided.get("unsure"))
     )
@@ -234,8 +238,10 @@ def _come(
         first = yield Hear("said/0", is_patient=False)
         return {"steps": first["steps"] if first else [], "error": None}
 
-    steps = [step for step in sorted(listing.steps)[-STEPS_MAX:] if only is None or step == only]
-    said = {**said, "fault": _short(listing.fault), "steps": steps}
+    said = {**said, "fault": _short(listing.fault)}
+    if me.rank == 0:  # nobody reads those of the others
+        steps = [step for step in sorted(listing.steps)[-STEPS_MAX:] if only is None or step == only]
+        said["steps"] = steps
     decided = yield from _meet(me, "", said, same if listing.fault is None else None, settle)
     if decided.get("error") is None:
         listing = yield List(tuple(decided["steps"]) if me.place == 0 else ())
@@ -295,7 +301,8 @@ def _differ(me: Member, phase: str) -> Generator[Request, Any, dict[str, Any]]:
     damaged = [said for said in all_said.values() if said.get("place") is not None]
     places = sorted({said["place"] for said in damaged})
     files = sorted({(said["place"], said["file"]) for said in damaged})[:_FILES_MAX]
-    return {"good": False, "why": _reasons(faults), "places": places, "files": files}
+    is_gone = any(said.get("gone") for said in all_said.values())
+    return {"good": False, "why": _reasons(faults), "places": places, "files": files, "gone": is_gone}
 
 
 def _common(me: Member, mine: Sequence[int]) -> Any:

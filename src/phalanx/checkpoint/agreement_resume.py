@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from typing import Any
 
-from phalanx.checkpoint import naming
 from phalanx.checkpoint.agreement import (
     BadStep,
     Check,
@@ -19,14 +16,15 @@ from phalanx.checkpoint.agreement import (
     load,
     resume,
 )
-from phalanx.checkpoint.directory import StepDirectory
+from phalanx.checkpoint.directory import Gone, StepDirectory
 from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError, NoGoodStep
+from phalanx.checkpoint.listing import asides
+from phalanx.checkpoint.locks import TRIES, Hold
+from phalanx.checkpoint.origin import log
 from phalanx.checkpoint.peers import RankGroup
 from phalanx.checkpoint.verification import Damaged, checksum_problems, missing_problems, read_manifest
 
 __all__ = ["agreed_load", "agreed_step"]
-
-log = logging.getLogger("phalanx.checkpoint")
 
 _LATE_S = (
     30.0  # network file systems show another node's new folder within seconds: NFS caches names for up to 30
@@ -44,8 +42,8 @@ def agreed_step(
     share: tuple[int, int] | None,
     is_keeper: bool,
     fault: BaseException | None = None,
-) -> int | None:
-    """The newest step that every rank can read, the same on all ranks; None if no rank sees any.
+) -> tuple[int, Hold] | None:
+    """The newest step that every rank can read, the same on all ranks, and its folder; None if no rank sees any.
 
     ``share``: which part of a step's checksums this rank looks at, with the structure of all. ``is_keeper``: this rank
     sets damaged steps of its folder aside, once it has seen the damage itself: one for each folder. ``fault``: what
@@ -53,28 +51,17 @@ def agreed_step(
     ``NoGoodStep`` if there are steps, also ones that were set aside, and none that all can use: whether to begin anew
     is never decided here.
     """
-    identities: dict[int, tuple[int, int] | None] = {}
-    listing = Listing()
-
-    def look(request: Local) -> Finding | Listing:
-        nonlocal listing
-        if isinstance(request, List):
-            listing = _listing(directory, request.wanted, rank_group.timeout_s)
-            return listing
-        assert isinstance(request, Check)
-        identities[request.step] = directory.identity(request.step)
-        return _finding(directory, request.step, share)
-
-    said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = rank_group.hold(rank_group.next_number(), resume(rank_group.me, said), look)
-    if fault is not None:
-        raise fault
-    if listing.fault is not None:
-        raise CheckpointError(listing.fault)
-    if agreed.error is not None:
-        kind = CannotCheck if agreed.is_unsure else CheckpointError
-        raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
-    _name_and_set_aside(rank_group, directory, agreed, identities if is_keeper else {})
+    agreed, holds = _agreed(rank_group, directory, share, fault)
+    for _ in range(TRIES):
+        if agreed.step is not None or not any(bad.is_gone for bad in agreed.bad):
+            break
+        # Another job that saves has removed all that could be used, and has newer ones. All ranks know that, and look
+        # again. If there is nothing at all now, somebody has removed the folder, and has to say what that means.
+        now, holds = _agreed(rank_group, directory, share, fault)
+        if not now.seen_by:
+            break
+        agreed = now
+    _name_and_set_aside(rank_group, directory, agreed, holds if is_keeper else {})
     if agreed.step is None and agreed.seen_by:
         reasons = "".join(
             f"; step {bad.step}: {_without_number(bad.step, bad.why)}" for bad in agreed.bad[:3]
@@ -84,29 +71,70 @@ def agreed_step(
             f"no step in {directory.folder} can be used by {one}: {agreed.example}{reasons}. {all_ranks}To begin anew, "
             "remove the folder, or give another one"
         )
-    return agreed.step
+    return None if agreed.step is None else (agreed.step, holds[agreed.step])
 
 
-def _listing(directory: StepDirectory, wanted: tuple[int, ...], timeout_s: float) -> Listing:
-    """The steps in the folder; looks again for a while if the newest one that another rank sees is not among them."""
-    ends_at = time.monotonic() + min(_LATE_S, timeout_s / 2)  # the others wait for this rank
-    try:
-        while True:
-            steps = directory.steps()
-            if not wanted or max(wanted) in steps or time.monotonic() > ends_at:
-                return Listing(tuple(steps), "" if steps else _set_aside(directory))
-            time.sleep(0.1)
-    except OSError as error:
-        return Listing(fault=f"the steps in {directory.folder} cannot be listed: {error}")
+def _agreed(
+    rank_group: RankGroup,
+    directory: StepDirectory,
+    share: tuple[int, int] | None,
+    fault: BaseException | None,
+) -> tuple[Resumption, dict[int, Hold]]:
+    """What all ranks agree on when they look once, and the folders that this one looked at."""
+    holds: dict[int, Hold] = {}
+    looks = _Looks(directory, rank_group.timeout_s)
+
+    def look(request: Local) -> Finding | Listing:
+        if isinstance(request, List):
+            return looks.listing(request.wanted)
+        assert isinstance(request, Check)
+        return _finding(directory, request.step, share, holds)
+
+    said = None if fault is None else str(fault) or type(fault).__name__
+    agreed = rank_group.hold(rank_group.next_number(), resume(rank_group.me, said), look)
+    if fault is not None:
+        raise fault
+    if looks.fault is not None:
+        raise CheckpointError(looks.fault)
+    if agreed.error is not None:
+        kind = CannotCheck if agreed.is_unsure else CheckpointError
+        raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
+    return agreed, holds
 
 
-def _set_aside(directory: StepDirectory) -> str:
-    """The newest step that was set aside; "" if there is none."""
-    try:
-        names = os.listdir(directory.folder)
-    except FileNotFoundError:
-        return ""
-    return max((name for name in names if naming.is_aside(name)), default="")
+class _Looks:
+    """What this rank sees of the folder, look by look."""
+
+    def __init__(self, directory: StepDirectory, timeout_s: float) -> None:
+        self._directory = directory
+        self._patience_s = min(_LATE_S, timeout_s / 2)  # the others wait for this rank
+        self._first: set[int] | None = None
+        self.fault: str | None = None
+
+    def listing(self, wanted: tuple[int, ...]) -> Listing:
+        """The steps in the folder; looks again for a while if the newest one of ``wanted`` may come into view late."""
+        ends_at = time.monotonic() + self._patience_s
+        try:
+            while True:
+                steps = self._directory.steps()
+                if self._first is None:
+                    self._first = set(steps)
+                if not wanted or not self._is_late(max(wanted), steps) or time.monotonic() > ends_at:
+                    aside = [] if steps else asides(self._directory.folder)
+                    return Listing(tuple(steps), aside[-1] if aside else "")
+                time.sleep(0.1)
+        except OSError as error:
+            self.fault = f"the steps in {self._directory.folder} cannot be listed: {error}"
+            return Listing(fault=self.fault)
+
+    def _is_late(self, step: int, steps: list[int]) -> bool:
+        """Whether ``step`` is not in view yet. What was seen before was removed, and so was what a newer one follows.
+
+        A newer one that was there at the first look says nothing: an old view has what was set aside since.
+        """
+        seen = self._first or set()
+        has_followed = any(each > step and each not in seen for each in steps)
+        return step not in steps and step not in seen and not has_followed
 
 
 def agreed_load(
@@ -116,16 +144,19 @@ def agreed_load(
     *,
     share: tuple[int, int] | None,
     fault: BaseException | None = None,
-) -> None:
-    """Return on all ranks if each of them found its share of ``step`` good. Raises ``CheckpointError`` on all else.
+) -> Hold:
+    """The folder of ``step``, on all ranks if each found its share of it good. Raises ``CheckpointError`` on all else.
 
     ``fault``: what this rank must raise instead; all others are told.
     """
+    holds: dict[int, Hold] = {}
+
+    looks = _Looks(directory, rank_group.timeout_s)
 
     def look(request: Local) -> Finding | Listing:
         if isinstance(request, List):
-            return _listing(directory, request.wanted, rank_group.timeout_s)
-        return _finding(directory, step, share)
+            return looks.listing(request.wanted)
+        return _finding(directory, step, share, holds)
 
     said = None if fault is None else str(fault) or type(fault).__name__
     agreed = rank_group.hold(rank_group.next_number(), load(rank_group.me, step, said), look)
@@ -136,17 +167,22 @@ def agreed_load(
         raise kind(
             f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {directory.folder})"
         )
+    return holds[step]
 
 
-def _finding(directory: StepDirectory, step: int, share: tuple[int, int] | None) -> Finding:
+def _finding(
+    directory: StepDirectory, step: int, share: tuple[int, int] | None, holds: dict[int, Hold]
+) -> Finding:
+    """What this rank finds in its share of a step; the folder that it looked at is put into ``holds``."""
     try:
-        problems = directory.check(step, share=share)
+        checked = directory.checked(step, share=share)
     except NoGoodStep as error:  # removed, or replaced, while it was looked at
-        return Finding(str(error))
+        return Finding(str(error), is_gone=isinstance(error, Gone))
     except CannotCheck as error:
         return Finding(str(error), is_unsure=True)
-    except OSError as error:
-        return Finding(f"{directory.folder}: {error}")
+    if checked.hold is not None:
+        holds[step] = checked.hold
+    problems = checked.problems
     if not problems:
         return Finding()
     worst = next((problem for problem in problems if problem.is_damage), None)
@@ -172,16 +208,16 @@ def _is_damaged_here(directory: StepDirectory, bad: BadStep, place: int) -> bool
 
 
 def _name_and_set_aside(
-    rank_group: RankGroup, directory: StepDirectory, agreed: Resumption, identities: dict[int, Any]
+    rank_group: RankGroup, directory: StepDirectory, agreed: Resumption, holds: dict[int, Hold]
 ) -> None:
     """One rank names each step that was passed over, and in each folder where it is damaged one sets it aside."""
     is_speaker = rank_group.me.rank == 0
     for bad in agreed.bad:
         aside = None
-        is_asked = rank_group.me.place in bad.places and bad.step in identities
+        is_asked = rank_group.me.place in bad.places and bad.step in holds
         is_elsewhere = is_asked and not _is_damaged_here(directory, bad, rank_group.me.place)
         if is_asked and not is_elsewhere:
-            aside = directory.set_aside(bad.step, bad.why, identity=identities[bad.step])
+            aside = directory.set_aside(bad.step, bad.why, holds[bad.step])
         log.log(
             logging.WARNING if is_speaker else logging.INFO,
             "step %d is not used: %s%s (in %s)",

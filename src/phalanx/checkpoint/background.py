@@ -2,7 +2,6 @@
 
 The thread lives while there is something to save. It is no daemon: the interpreter waits for it at exit, also after
 an exception in the main thread, and needs no hook for that. A forked child has no such thread and none of its saves.
-What may change while a save waits was copied before: ``snapshot_of``. What cannot be copied is written before.
 """
 
 from __future__ import annotations
@@ -10,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 from phalanx.checkpoint.exceptions import CheckpointError, SaveFailed, StillSaving
 
@@ -21,14 +20,14 @@ if TYPE_CHECKING:
     import logging
     import threading
 
-__all__ = ["Background", "is_written_at_once", "snapshot_of"]
+__all__ = ["Background"]
 
 
 class Background:
     """A queue of saves with ``room`` for those that wait, beside the one that is being written.
 
-    An error of a save is raised by the next ``make_room``, ``wait`` or ``raise_error``, once; what nobody asked for is
-    logged when the interpreter exits. Safe in threads, and in signal handlers of a thread that waits here.
+    An error of a save is logged when it happens, and raised by the next ``wait`` or ``raise_error``: the first one,
+    once. Safe in threads, and in signal handlers of a thread that waits here.
     """
 
     def __init__(self, room: int) -> None:
@@ -54,8 +53,8 @@ class Background:
             self._begin()
         return self._changed
 
-    def make_room(self, *, raise_error: bool = True) -> None:
-        """Wait until one more save has room; raises the error of an earlier one.
+    def make_room(self) -> None:
+        """Wait until one more save has room. Raises no error of an earlier one: it is no reason not to take this one.
 
         Who is called by a save in the background would wait for itself: ``CheckpointError``.
         """
@@ -66,9 +65,7 @@ class Background:
             )
         changed = self._here()
         with changed:
-            changed.wait_for(lambda: len(self._waiting) < self._room or (raise_error and self._error))
-        if raise_error:
-            self.raise_error()
+            changed.wait_for(lambda: len(self._waiting) < self._room)
 
     def put(self, step: int, save: Callable[[], object]) -> None:
         """Have ``save`` called after those that were put before. Does not wait, ``make_room`` does; but where no thread
@@ -115,7 +112,6 @@ class Background:
         """Raise the error of a save that nobody has been told of."""
         with self._here():
             error, self._error = self._error, None
-            _forget(error)
         if error is not None:
             raise error
 
@@ -140,14 +136,14 @@ class Background:
                 save()
             except BaseException as raised:  # noqa: BLE001 # the border: it is raised where the program can see it
                 error = _of_thread(step, raised) if is_thread else raised
+                # Now, not when it is raised: that may be in an hour, or never, and then this line is all there is.
+                with suppress(
+                    Exception
+                ):  # of a filter, say; waiting for a thread that is gone would be worse
+                    _log().error("%s; the next call raises it, if there is one", _said(step, error))
                 with changed:
-                    is_first = self._error is None
-                    if is_first:
-                        self._error = error
-                        _remember(error)
+                    self._error = self._error or error
                     changed.notify_all()
-                if not is_first:
-                    _say(error)
             del save  # it holds a copy of the state
 
 
@@ -160,98 +156,17 @@ def _of_thread(step: int, error: BaseException) -> BaseException:
     return failure
 
 
-def is_written_at_once(state: object) -> bool:
-    """Whether ``state`` is a callable, of which nobody can take a copy: it is called while the program waits.
-
-    >>> is_written_at_once(print), is_written_at_once({"epoch": 1})
-    (True, False)
-    """
-    is_object = callable(getattr(state, "snapshot", None)) or callable(getattr(state, "write", None))
-    return callable(state) and not is_object and not isinstance(state, Mapping)
-
-
-def snapshot_of(state: Any, part: int | None = None) -> Any:
-    """What ``save`` can write later, whatever the training does to ``state`` meanwhile.
-
-    A mapping: a copy of its entries. An object: what its ``snapshot()`` returns; of a sharded step, for the rank
-    ``part``, ``snapshot_part(part)`` if it has that: no more than this rank writes. Raises ``TypeError`` for an object
-    that has ``write`` but no ``snapshot``, and for one that ``is_collective``.
-
-    >>> weights = bytearray(b"1")
-    >>> copy = snapshot_of({"weights": weights, "epoch": [1]})
-    >>> weights[0] = 50
-    >>> copy
-    {'weights': b'1', 'epoch': [1]}
-    """
-    name = type(state).__name__
-    if getattr(state, "is_collective", False):
-        raise TypeError(
-            f"the ranks that write a {name} talk to each other: in the background they would meet the collectives of "
-            "the training; save it in the foreground"
-        )
-    snapshot_part = getattr(state, "snapshot_part", None)
-    if part is not None and callable(snapshot_part):
-        return snapshot_part(part)
-    snapshot = getattr(state, "snapshot", None)
-    if callable(snapshot):
-        return snapshot()
-    if callable(getattr(state, "write", None)):
-        raise TypeError(
-            f"{name} has write() and no snapshot(): in the background it would be written while it "
-            "changes; give it one, or save it in the foreground"
-        )
-    if isinstance(state, Mapping):
-        return {name: _copy(value) for name, value in state.items()}
-    return state  # who writes it says what is wrong with it
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, bytes | str):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if hasattr(value, "__array_interface__"):
-        return value.copy()
-    from copy import deepcopy
-
-    return deepcopy(value)
+def _said(step: int, error: BaseException) -> str:
+    begin = f"step {step} was not saved: "
+    text = str(error)
+    return text if text.startswith(begin) else f"{begin}{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _steps(steps: list[int]) -> str:
     return f"step{'s' if len(steps) > 1 else ''} {', '.join(map(str, steps))}"
 
 
-_unclaimed: dict[int, BaseException] = {}
-_unclaimed_of = 0  # the process; 0: nothing is registered
-
-
-def _remember(error: BaseException) -> None:
-    global _unclaimed_of  # noqa: PLW0603 # one per process
-    if _unclaimed_of != os.getpid():
-        import atexit
-
-        _unclaimed.clear()
-        if not _unclaimed_of:
-            atexit.register(_say_unclaimed)
-        _unclaimed_of = os.getpid()
-    _unclaimed[id(error)] = error
-
-
-def _forget(error: BaseException | None) -> None:
-    _unclaimed.pop(id(error), None)
-
-
-def _say_unclaimed() -> None:
-    if _unclaimed_of == os.getpid():
-        for error in _unclaimed.values():
-            _say(error)
-
-
-def _say(error: BaseException) -> None:
-    _log().error("a save in the background failed: %s", error)
-
-
 def _log() -> logging.Logger:
-    import logging
+    from phalanx.checkpoint.origin import log  # with logging comes threading
 
-    return logging.getLogger("phalanx.checkpoint")
+    return log

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from phalanx.checkpoint.exceptions import NoGoodStep
-
 TYPE_CHECKING = False  # typing.TYPE_CHECKING costs 15 ms; type checkers take this for it
 
 if TYPE_CHECKING:
@@ -11,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Self
 
+    from phalanx.checkpoint.locks import Hold
     from phalanx.checkpoint.saved import Loaded, Problem
 
 __all__ = ["Checkpointer"]
@@ -77,7 +76,8 @@ class Checkpointer:
         ``state`` is a mapping of names to bytes, numpy arrays or JSON values, a callable that takes a folder to write
         into, or an object with ``write(folder)``. A step that is there already is replaced. One that is older than what
         the folder holds is refused if nothing was loaded before. Raises ``SaveFailed``, and ``ValueError`` or
-        ``TypeError`` for arguments that cannot be saved.
+        ``TypeError`` for arguments that cannot be saved. In the background, the error of an earlier step, once, when
+        this one is taken.
         """
         self._saves.save(checked_step(step), state, meta)
 
@@ -88,23 +88,26 @@ class Checkpointer:
         ``NoGoodStep`` if there are steps, or were, and none can be used; newer ones that are passed over are set aside
         by the next ``save``, as after ``load``.
         """
-        from phalanx.checkpoint.holding import TRIES
+        from phalanx.checkpoint.directory import Gone
+        from phalanx.checkpoint.locks import TRIES
 
-        before = self._steps_if_alone()
-        for left in reversed(range(TRIES)):
+        gone: Gone | None = None
+        for _ in range(TRIES):
+            found = self._saves.agreed_step()
+            if found is None:
+                break
             try:
-                step = self._saves.agreed_step()
-                if step is not None:
-                    return self._read(step, reader)
-                self._saves.has_loaded(None)
-                return None
-            except NoGoodStep:
-                # Another process has saved meanwhile, and removed what was looked at. One rank cannot look again alone.
-                now = self._steps_if_alone()
-                if not left or now <= before:
+                return self._read(*found, reader)
+            except (
+                Gone
+            ) as error:  # another job has removed it since; one of several ranks cannot look again alone
+                if self._settings.world_size > 1:
                     raise
-                before = now
-        raise AssertionError("the last try returns or raises")
+                gone = error
+        if gone is not None:
+            raise gone
+        self._saves.has_loaded(None)
+        return None
 
     def load(self, step: int, reader: Any = None) -> Loaded:
         """This very step. Raises ``NoGoodStep`` if it is not there or damaged; other steps are not looked at.
@@ -114,18 +117,29 @@ class Checkpointer:
         With more than one rank, all call this, each checks its share of the files, and all get it or none.
         """
         step = checked_step(step)
-        self._saves.check(step)
-        return self._read(step, reader)
+        return self._read(step, self._saves.good(step), reader)
 
     def steps(self) -> list[int]:
         """The steps that are there, ascending. No file is read: a damaged one is among them."""
         return self._settings.directory.steps()
 
     def verify(self, step: int | None = None) -> list[Problem]:
-        """What is wrong with a step, or with all. Reads every file, changes nothing. Raises ``CannotCheck``."""
+        """What is wrong with a step, or with all that are there to the end. Reads every file, changes nothing.
+
+        Raises ``CannotCheck``, and for a ``step`` that is not there ``NoGoodStep``.
+        """
+        from contextlib import suppress
+
+        from phalanx.checkpoint.directory import Gone
+
         directory = self._settings.directory
-        wanted = directory.steps() if step is None else [checked_step(step)]
-        return [problem for each in wanted for problem in directory.check(each)]
+        if step is not None:
+            return directory.check(checked_step(step))
+        found: list[Problem] = []
+        for each in directory.steps():
+            with suppress(Gone):  # the training has removed it meanwhile
+                found += directory.check(each)
+        return found
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Return when all background saves are on the disk. Raises what went wrong with one, once.
@@ -153,20 +167,11 @@ class Checkpointer:
         except Exception as late:  # noqa: BLE001 # the first error is the one to act on
             error.add_note(f"also, a save in the background failed: {late}")
 
-    def _steps_if_alone(self) -> set[int]:
-        from contextlib import suppress
-
-        found: set[int] = set()
-        if self._settings.world_size == 1:
-            with suppress(OSError):
-                found.update(self.steps())
-        return found
-
-    def _read(self, step: int, reader: Any) -> Loaded:
+    def _read(self, step: int, hold: Hold, reader: Any) -> Loaded:
         from phalanx.checkpoint.reading import read
 
         settings = self._settings
-        loaded = read(settings.directory, step, reader, settings.rank, settings.world_size)
+        loaded = read(settings.directory, step, hold, reader, settings.rank, settings.world_size)
         self._saves.has_loaded(step)
         return loaded
 

@@ -10,35 +10,14 @@ import os
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-__all__ = ["Files", "Lock", "RealFiles"]
+from phalanx.checkpoint.locks import Hold, Lock
+
+__all__ = ["Files", "RealFiles"]
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF)
 _NO_SYNC = (errno.EINVAL, errno.EOPNOTSUPP)  # some network file systems have no fsync of folders
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _AT_FDCWD = -100  # linux/fcntl.h
-
-
-class Lock:
-    """A lock on a folder; ``held`` is False where the file system has no locks. It ends with the process, too."""
-
-    def __init__(self, descriptor: int, held: bool) -> None:
-        self.descriptor = descriptor
-        self.held = held
-
-    def release(self) -> None:
-        """Give it up; a second time does nothing. Also for children that were forked while it was held."""
-        if self.descriptor < 0:
-            return
-        import fcntl
-
-        try:
-            if self.held:
-                fcntl.flock(self.descriptor, fcntl.LOCK_UN)
-        except OSError:
-            pass  # closing it is as good, but for forked children
-        finally:
-            descriptor, self.descriptor = self.descriptor, -1
-            os.close(descriptor)
 
 
 class Files(Protocol):
@@ -73,6 +52,9 @@ class Files(Protocol):
 
     def opened(self, path: Path) -> BinaryIO:
         """A regular file, opened for reading; ``ELOOP`` for a symbolic link, ``EINVAL`` for anything else."""
+
+    def hold(self, folder: Path) -> Hold:
+        """Hold a folder, whatever becomes of its name; ``ENOTDIR`` for a symbolic link, and for anything else."""
 
     def lock(self, folder: Path, *, exclusive: bool) -> Lock:
         """Lock a folder; raises ``BlockingIOError`` at once when another process holds it."""
@@ -160,6 +142,10 @@ class RealFiles:
             os.close(descriptor)
             raise OSError(errno.EINVAL, "is no regular file", str(path))
         return open(descriptor, "rb", buffering=0)
+
+    def hold(self, folder: Path) -> Hold:
+        """See ``Files``."""
+        return Hold(folder, os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def lock(self, folder: Path, *, exclusive: bool) -> Lock:
         """See ``Files``."""

@@ -15,17 +15,17 @@ _MD5 = ".md5"
 
 def own_steps(folder: Path) -> dict[int, str]:
     """The folder's name of each step of ours. Raises ``OSError``."""
-    return {naming.step_number(name) or 0: name for name in _folders(folder) if naming.is_own(name)}
+    return _own(_folders(folder))
 
 
 def all_steps(folder: Path) -> dict[int, str]:
     """The folder's name of each step that can be loaded. Raises ``OSError``.
 
     A name of ours goes before another program's, then the first in order. Another program's step has, in the folder
-    itself, a manifest of ours or a file with its ``.md5`` beside it; what is below is not looked at: it may be large.
+    itself, a file with its ``.md5`` beside it; what is below is not looked at: it may be large.
     """
     names = _folders(folder)
-    found = {naming.step_number(name) or 0: name for name in names if naming.is_own(name)}
+    found = _own(names)
     for name in names:
         step = naming.step_number(name)
         if step is not None and step not in found and _is_foreign_step(folder / name):
@@ -38,8 +38,9 @@ def all_steps(folder: Path) -> dict[int, str]:
 
 
 def asides(folder: Path) -> list[str]:
-    """The names of steps that were set aside, in order. Raises ``OSError``."""
-    return [name for name in _folders(folder) if naming.is_aside(name)]
+    """The names of steps that were set aside, in the order of their steps. Raises ``OSError``."""
+    found = filter(naming.is_aside, _folders(folder))
+    return sorted(found, key=lambda name: (int(name.removeprefix("step-").partition(".")[0]), name))
 
 
 def is_folder(path: Path) -> bool:
@@ -48,6 +49,10 @@ def is_folder(path: Path) -> bool:
         return stat.S_ISDIR(os.lstat(path).st_mode)
     except OSError:
         return False
+
+
+def _own(names: list[str]) -> dict[int, str]:
+    return {int(name.removeprefix("step-")): name for name in names if naming.is_own(name)}
 
 
 def _folders(folder: Path) -> list[str]:
@@ -64,6 +69,4 @@ def _is_foreign_step(folder: Path) -> bool:
             names = {entry.name for entry in entries if entry.is_file(follow_symlinks=False)}
     except OSError:
         return False
-    return naming.MANIFEST in names or any(
-        name.endswith(_MD5) and name.removesuffix(_MD5) in names for name in names
-    )
+    return any(name.endswith(_MD5) and name.removesuffix(_MD5) in names for name in names)

@@ -20,6 +20,7 @@ __all__ = [
     "part_name",
     "replaced_name",
     "replaced_step",
+    "shared_name",
     "staging_name",
     "staging_token",
     "step_name",
@@ -104,6 +105,15 @@ def staging_name(step: int, token: str) -> str:
     return f".{step_name(step)}.{token}.partial"
 
 
+def shared_name(step: int, run_id: str, round_number: int, attempt: int) -> str:
+    """The name of the staging folder that all ranks open in the save of this number within their round.
+
+    >>> shared_name(1000, "job", 2, 11)
+    '.step-000001000.job.r2.b.partial'
+    """
+    return staging_name(step, f"{token_of(run_id, round_number)}.{attempt:x}")
+
+
 def staging_token(name: str) -> str | None:
     """The token within the name of a staging folder; None for any other name.
 
@@ -119,6 +129,8 @@ def is_earlier(token: str, run_id: str, round_number: int) -> bool:
 
     >>> is_earlier("job.r2", "job", 3), is_earlier("job.r2.0f3a", "job", 3), is_earlier("job.r3", "job", 3)
     (True, True, False)
+    >>> is_earlier("none.r2", "none", 3)
+    False
     """
     found = _round_of(token, run_id)
     return found is not None and found < round_number
@@ -134,9 +146,12 @@ def is_of_round(token: str, run_id: str, round_number: int) -> bool:
 
 
 def _round_of(token: str, run_id: str) -> int | None:
-    """The round of a token, if it is one of this job's; jobs without a run id cannot be told from each other."""
+    """The round of a token, if it is one of this job's; jobs without a run id cannot be told from each other.
+
+    torchrun gives all of those the id "none".
+    """
     found = re.fullmatch(r"(.+?)\.r([0-9]+)(?:\.[0-9a-f]+)?", token)
-    if found is None or not run_id or found[1] != token_of(run_id, 0).removesuffix(".r0"):
+    if found is None or run_id in ("", "none") or found[1] != token_of(run_id, 0).removesuffix(".r0"):
         return None
     return int(found[2])
 
@@ -179,12 +194,12 @@ def is_deleting(name: str) -> bool:
     return _DOOMED.fullmatch(name) is not None
 
 
-def aside_name(step: int, number: int, why: str = "bad") -> str:
+def aside_name(step: int, why: str, number: int) -> str:
     """What a step is called once it was set aside; ``number`` counts those of the same step from 1.
 
     ``why``: ``bad``, or ``superseded`` if training has gone on from an older one.
 
-    >>> aside_name(1000, 1), aside_name(1000, 2), aside_name(1000, 1, "superseded")
+    >>> aside_name(1000, "bad", 1), aside_name(1000, "bad", 2), aside_name(1000, "superseded", 1)
     ('step-000001000.bad', 'step-000001000.bad-2', 'step-000001000.superseded')
     """
     return f"{step_name(step)}.{why}" + (f"-{number}" if number > 1 else "")

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
 from phalanx.checkpoint.agreement import Count, Hear, Local, Member, Number, Request, Tell
@@ -21,6 +22,7 @@ __all__ = ["Alone", "Peers", "RankGroup", "StorePeers", "find_peers"]
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
 _LOOK_ROUND_S = 1.0  # between looks whether this process has failed meanwhile
 _FAILED_S = 5.0  # how long a process that has failed waits for other ranks, all in all
+_ENDED_S = 60.0  # and one whose script has ended, well or not, for the next sign of them: a step is shorter
 _T = TypeVar("_T")
 
 
@@ -141,8 +143,10 @@ def find_peers(store: Any, world_size: int) -> Peers:
 
 
 def _of_attempt() -> str:
-    """The store of torchrun may live longer than the workers, whose counts begin anew."""
-    return f"phalanx/checkpoint/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/"
+    """A store may live longer than the workers, whose counts begin anew: torchrun's, or one that is given."""
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    number = os.environ.get("PHALANX_ROUND")  # a node that joins or is lost is a new round, and no restart
+    return f"phalanx/checkpoint/{count if number is None else f'{number}.{count}'}/"
 
 
 def _store_of_torch() -> Any:
@@ -173,11 +177,30 @@ class RankGroup:
         self._number = 0
         self._word = ""
         self._left: list[str] = []  # keys of conversations that may not have ended everywhere
+        self._begun: list[str] = []  # keys of the next one
+        self._come_to = 0  # the number of the last one that this rank has come to
+        self._heard_at = 0.0  # when there was a sign of the others
 
     def next_number(self) -> int:
         """The number of a conversation that is to be held; taken in the order in which the program asks for them."""
         self._number += 1
         return self._number
+
+    def come(self, number: int) -> None:
+        """Say that this rank works on what conversation ``number`` will be about: who has come is worth waiting for.
+
+        A store that is out of reach is found out by ``hold``.
+        """
+        if number <= self._come_to:
+            return
+        self._come_to = number
+        key = self._come_key(number)
+        with suppress(OSError, RuntimeError, ValueError):
+            if self._peers.count(key) == 1:
+                self._begun.append(key)
+
+    def _come_key(self, number: int) -> str:
+        return f"{self._name}/{number}/come"
 
     def hold(
         self,
@@ -186,7 +209,7 @@ class RankGroup:
         act: Callable[[Local], Any],
     ) -> _T:
         """Hold a conversation; ``act`` answers what is no matter of the store. Raises ``NoPeers``."""
-        left: list[str] = []
+        left, self._begun = self._begun, []
         have_all_come = False
         answer: Any = None
         try:
@@ -198,13 +221,14 @@ class RankGroup:
                 if isinstance(request, Local):
                     answer = act(request)
                     continue
-                answer = self._answer(f"{self._name}/{number}/", request, left)
+                answer = self._answer(number, request, left)
                 if isinstance(request, Count) and request.key == "done":
                     have_all_come = answer == self.me.world_size
                 if isinstance(request, Hear) and request.key == "decided" and answer is not None:
                     have_all_come = bool(answer.get("all"))
         finally:
             if have_all_come:
+                self._heard_at = time.monotonic()
                 self._peers.forget(self._left)
                 self._left = []
             self._left += left
@@ -218,7 +242,7 @@ class RankGroup:
             except StopIteration:
                 return
             assert not isinstance(request, Local)
-            answer = self._answer(f"{self._name}/{number}/", request, [])
+            answer = self._answer(number, request, [])
 
     def word(self) -> str:
         """A random word, the same in all ranks and another one in each round. Raises ``NoPeers``."""
@@ -243,23 +267,30 @@ class RankGroup:
         except (OSError, RuntimeError, ValueError) as error:
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
 
-    def _hear(self, key: str) -> bytes | None:
-        """The message, with patience. A thread that outlives the exception of the main one has little: this process
-        has failed, and only its end tells the agent, which then ends the ranks that are waited for.
+    def _hear(self, key: str, number: int | None = None) -> bytes | None:
+        """The message, with patience; ``number``: of the conversation. A thread that outlives the main one has little,
+        for this process may be the reason that the others never come: only its end tells the agent, which then ends
+        ranks that wait for it.
         """
-        ends_at = time.monotonic() + self.timeout_s
+        ends_at, come = time.monotonic() + self.timeout_s, 1
         while True:
-            now = time.monotonic()
-            last_s = ends_at - now if _failed_at is None else min(ends_at, _failed_at + _FAILED_S) - now
-            found = self._peers.hear(key, max(min(last_s, _LOOK_ROUND_S), 0.0))
-            if found is not None or last_s <= _LOOK_ROUND_S:
+            now, last_at = time.monotonic(), ends_at
+            if _failed_at is not None:
+                last_at = min(ends_at, _failed_at + _FAILED_S)
+            elif _ended_at is not None and number is not None:
+                before, come = come, self._peers.count(self._come_key(number), 0)
+                self._heard_at = now if come > before else self._heard_at
+                if come < self.me.world_size:
+                    last_at = min(ends_at, max(_ended_at, self._heard_at) + _ENDED_S)
+            found = self._peers.hear(key, max(min(last_at - now, _LOOK_ROUND_S), 0.0))
+            if found is not None or last_at - now <= _LOOK_ROUND_S:
                 return found
             _look_round()
 
-    def _answer(self, prefix: str, request: Count | Number | Tell | Hear, left: list[str]) -> Any:
+    def _answer(self, number: int, request: Count | Number | Tell | Hear, left: list[str]) -> Any:
         import json
 
-        key = prefix + request.key
+        key = f"{self._name}/{number}/{request.key}"
         try:
             if isinstance(request, Count | Number):
                 total = self._peers.count(key, 1 if isinstance(request, Count) else 0)
@@ -269,20 +300,22 @@ class RankGroup:
             if isinstance(request, Tell):
                 left.append(key)
                 return self._peers.tell(key, json.dumps(dict(request.message)).encode())
-            found = self._hear(key) if request.is_patient else self._peers.hear(key, 0.0)
+            found = self._hear(key, number) if request.is_patient else self._peers.hear(key, 0.0)
         except (OSError, RuntimeError, ValueError) as error:  # the agent's and torch's stores raise these
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
         return None if found is None else json.loads(found)
 
 
 def _look_round() -> None:
-    """Notice that the main thread has ended with an exception; the interpreter waits for the other threads then."""
-    global _failed_at  # noqa: PLW0603 # one per process
+    """Notice that the main thread has ended; the interpreter waits for the other threads then."""
+    global _failed_at, _ended_at  # noqa: PLW0603 # one per process
     threading = sys.modules.get("threading")  # without it this is the main thread
-    if _failed_at is None and threading is not None and not threading.main_thread().is_alive():
-        # The interpreter leaves here what it has printed; SystemExit is an end as the program wants it.
-        _failed_at = time.monotonic() if hasattr(sys, "last_value") else None
+    if _ended_at is None and threading is not None and not threading.main_thread().is_alive():
+        _ended_at = time.monotonic()
+        # The interpreter leaves here what it has printed. Of SystemExit it leaves nothing, whatever the exit code.
+        _failed_at = _ended_at if hasattr(sys, "last_value") else None
 
 
 _failed_at: float | None = None
+_ended_at: float | None = None
 _groups: dict[int, int] = {}  # how many each rank of this process has; a process is one rank, but in tests

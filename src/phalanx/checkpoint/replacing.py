@@ -41,9 +41,9 @@ def put_in_place(files: Files, staged: Path, step: int) -> tuple[Path, Path | No
 
 
 def free_aside_name(folder: Path, step: int, why: str = "bad") -> Path:
-    """A name for a step that is set aside which is not taken yet."""
+    """A name that is not taken yet for a step that is set aside; ``why`` as in ``naming.aside_name``."""
     number = 1
-    while os.path.lexists(aside := folder / naming.aside_name(step, number, why)):
+    while os.path.lexists(aside := folder / naming.aside_name(step, why, number)):
         number += 1
     return aside
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from threading import TIMEOUT_MAX
 from typing import Any
 
-from phalanx.checkpoint.adapters import plain
+from phalanx.checkpoint import naming, states
 from phalanx.checkpoint.agreement import Member
 from phalanx.checkpoint.agreement_resume import agreed_load, agreed_step
-from phalanx.checkpoint.background import Background, is_written_at_once, snapshot_of
-from phalanx.checkpoint.directory import refused
+from phalanx.checkpoint.background import Background
 from phalanx.checkpoint.exceptions import NoPeers, SaveFailed
-from phalanx.checkpoint.listing import own_steps
+from phalanx.checkpoint.lineage import Lineage
+from phalanx.checkpoint.locks import Hold
 from phalanx.checkpoint.manifest import json_value
 from phalanx.checkpoint.peers import RankGroup, find_peers
-from phalanx.checkpoint.saved import writer_of
 from phalanx.checkpoint.settings import Settings
-from phalanx.checkpoint.sharded import Sharded, is_collective
+from phalanx.checkpoint.sharded import Sharded
 from phalanx.checkpoint.staging import Staging
 from phalanx.errors.channel import checkpoint_done, checkpoint_taken
 
@@ -37,43 +37,50 @@ class Saves:
         self._background = Background(settings.background) if settings.background else None
         self._group_of_ranks: RankGroup | None = None
         self._is_closed = False
-        self._has_loaded = False
-        self._newer: dict[int, tuple[int, int] | None] = {}  # than what was loaded, and was there then
+        self._lineage = Lineage(self._directory)
 
     def save(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
-        """Save ``step``. What cannot be saved is a mistake on all ranks, also on those that write nothing."""
+        """Save ``step``. What cannot be saved is a mistake on all ranks, also on those that write nothing.
+
+        Raises the error of an earlier save once this one is taken: were it refused instead, it would have failed for
+        all other ranks, who hear of errors at another step, and refuse that one, and so on.
+        """
         if self._settings.layout == "sharded":
             self._save_part(step, state, meta)
-            return
-        kept_meta = self._checked(step, state, meta)
-        if self._settings.writes:
-
-            def write() -> Callable[[], object]:
-                staging = self._begin_whole(step, state)
-                return lambda: self._finish_whole(staging, kept_meta)
-
-            self._do(step, state, lambda kept: self._save_whole(step, kept, kept_meta), write)
         else:
-            checkpoint_taken()
+            self._save_if_writer(step, state, meta)
+        if self._background is not None:
+            self._background.raise_error()
 
-    def agreed_step(self) -> int | None:
-        """The step that all ranks resume from; waits for saves in the background first."""
+    def _save_if_writer(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
+        kept_meta = self._checked(step, state, meta)
+        if not self._settings.writes:
+            checkpoint_taken()
+            return
+
+        def write() -> Callable[[], object]:
+            staging = self._begin_whole(step, state)
+            return lambda: self._finish_whole(staging, kept_meta)
+
+        self._do(step, state, lambda kept: self._save_whole(step, kept, kept_meta), write)
+
+    def agreed_step(self) -> tuple[int, Hold] | None:
+        """The step that all ranks resume from, and its folder; waits for saves in the background first."""
         settings, rank_group, fault = self._settings, self._rank_group(), self._fault()
         return agreed_step(
             rank_group, self._directory, share=settings.share, is_keeper=settings.keeps, fault=fault
         )
 
-    def check(self, step: int) -> None:
-        """Return if this very step is good, on all ranks if it is for all: each reads its share.
+    def good(self, step: int) -> Hold:
+        """The folder of this very step if it is good, on all ranks if it is for all: each reads its share.
 
         Waits for saves in the background first. Raises ``CheckpointError``.
         """
         if self._settings.world_size == 1:
-            if problems := self._directory.check(step):
-                raise refused(self._directory.folder_of(step), problems)
-            return
+            self.wait(None)
+            return self._directory.good(step)
         rank_group, fault = self._rank_group(), self._fault()
-        agreed_load(rank_group, self._directory, step, share=self._settings.share, fault=fault)
+        return agreed_load(rank_group, self._directory, step, share=self._settings.share, fault=fault)
 
     def _fault(self) -> BaseException | None:
         """Wait for saves in the background; what went wrong is raised once the other ranks know."""
@@ -85,22 +92,19 @@ class Saves:
 
     def has_loaded(self, step: int | None) -> None:
         """Training goes on from this step, or from its beginning. What is newer is in the way of the next save."""
-        self._has_loaded = True
-        self._newer = {}
-        if step is not None and self._settings.writes:
-            with suppress(OSError):
-                newer = [each for each in own_steps(self._directory.folder) if each > step]
-                self._newer = {each: self._directory.identity(each) for each in newer}
+        self._lineage.goes_on_from(step, writes=self._settings.writes)
 
     def wait(self, timeout_s: float | None) -> None:
         """Return when all is saved. Raises the error of a save, once, or ``StillSaving``."""
         if self._background is not None:
-            self._background.wait(timeout_s)
+            is_endless = timeout_s is None or timeout_s > TIMEOUT_MAX  # threads cannot wait for longer
+            self._background.wait(None if is_endless else timeout_s)
 
     def close(self) -> None:
         """Take no more saves, and wait for those that were taken."""
         self._is_closed = True
         self.wait(None)
+        self._lineage.let_go()
 
     def refuse_more(self) -> None:
         """Take no more saves. Raises the error of one that nobody was told of, and waits for none."""
@@ -113,24 +117,10 @@ class Saves:
         if self._is_closed:
             raise SaveFailed(f"step {step} was not saved: its checkpointer is closed; make another one")
         kept: dict[str, Any] = json_value({} if meta is None else meta, "meta")
-        writer_of(state, self._settings.rank if self._settings.layout == "sharded" else None)
-        if isinstance(state, Mapping):
-            plain.check(state)
-        if self._settings.keeps and not self._has_loaded:
-            self._refuse_below(step)
+        states.check(state, self._settings.rank if self._settings.layout == "sharded" else None)
+        if self._settings.keeps:
+            self._lineage.refuse_below(step)
         return kept
-
-    def _refuse_below(self, step: int) -> None:
-        """Retention would remove such a step first, and the next load would take the newer one of another training."""
-        try:
-            newest = max(own_steps(self._directory.folder), default=step)
-        except OSError:
-            return  # who writes there says what is wrong
-        if newest > step:
-            raise SaveFailed(
-                f"step {step} was not saved: {self._directory.folder} holds step {newest}; load it "
-                "first, or use another folder"
-            )
 
     def _do(
         self,
@@ -145,10 +135,12 @@ class Saves:
             save(state)
             return
         self._background.make_room()
-        if is_written_at_once(state) and not is_collective(state):
+        if states.is_written_at_once(state):
             rest = write()
         else:
-            kept = snapshot_of(state, self._settings.rank if self._settings.layout == "sharded" else None)
+            kept = states.snapshot_of(
+                state, self._settings.rank if self._settings.layout == "sharded" else None
+            )
 
             def rest() -> object:
                 return save(kept)
@@ -175,6 +167,7 @@ class Saves:
         except BaseException:
             staging.abandon()
             raise
+        self._lineage.let_go()
         self._published(staging.step)
 
     def _save_part(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
@@ -186,11 +179,21 @@ class Saves:
         try:
             kept_meta = self._checked(step, state, meta)
 
-            def write() -> Callable[[], object]:
-                staging = sharded.begin(number, step, state)
-                return lambda: sharded.finish(number, staging, kept_meta)
+            def save(kept: object) -> None:
+                self._tidy_shared(step, number)
+                sharded.save(number, step, kept, kept_meta)
+                self._lineage.let_go()  # one of the ranks has
 
-            self._do(step, state, lambda kept: sharded.save(number, step, kept, kept_meta), write)
+            def write() -> Callable[[], object]:
+                self._tidy_shared(step, number)
+                staging = sharded.begin(number, step, state)
+                return lambda: finish(staging)
+
+            def finish(staging: Staging) -> None:
+                sharded.finish(number, staging, kept_meta)
+                self._lineage.let_go()
+
+            self._do(step, state, save, write)
         except Exception as error:
             if not sharded.has_spoken:
                 self._refuse(sharded, number, step, error)
@@ -209,9 +212,13 @@ class Saves:
         else:
             self._background.put(step, lambda: sharded.refuse(number, step, text))
 
+    def _tidy_shared(self, step: int, number: int) -> None:
+        """Before the save of this number, and never while it goes on: other ranks may be ahead."""
+        settings = self._settings
+        if settings.keeps:
+            self._tidy(naming.shared_name(step, settings.run_id, settings.round, number))
+
     def _open_staging(self, step: int, number: int) -> Staging:
-        if self._settings.keeps:
-            self._tidy()
         return self._staging(step, part=self._settings.rank, attempt=number)
 
     def _staging(self, step: int, *, part: int | None = None, attempt: int = 0) -> Staging:
@@ -226,12 +233,13 @@ class Saves:
             round_number=settings.round,
             attempt=attempt,
             checksum=settings.checksum,
-            supersedes=self._newer,
+            lineage=self._lineage,
         )
 
-    def _tidy(self) -> None:
+    def _tidy(self, opening: str = "") -> None:
         """What comes before a save: what interrupted ones have left is removed."""
-        self._directory.tidy(run_id=self._settings.run_id, round_number=self._settings.round)
+        settings = self._settings
+        self._directory.tidy(run_id=settings.run_id, round_number=settings.round, opening=opening)
 
     def _published(self, step: int) -> None:
         """What follows a publication: the agent is told, and old steps are removed."""

@@ -33,9 +33,7 @@ class Settings(Struct, kw_only=True):
     @property
     def writes(self) -> bool:
         """Whether this rank writes anything."""
-        if self.layout == "sharded":
-            return True
-        return (self.local_rank if self.layout == "per-node" else self.rank) == 0
+        return self.layout == "sharded" or self.keeps
 
     @property
     def keeps(self) -> bool:
@@ -127,7 +125,9 @@ def _ranks(rank: int | None, local_rank: int | None, world_size: int | None) -> 
         local_rank = 0 if count == 1 else found.local_rank if number == found.rank else None
     elif not 0 <= local_rank <= number:
         raise ValueError(f"local_rank is from 0 to rank, {number}, not {local_rank}")
-    return Ranks(number, count, local_rank, found.local_world_size)
+    # How many ranks a node has is known of the launcher's own ranks alone: of a group of them each may have any number.
+    is_own = (number, count, local_rank) == (found.rank, found.world_size, found.local_rank)
+    return Ranks(number, count, local_rank, found.local_world_size if is_own else None)
 
 
 def _is_int(value: object) -> bool:

@@ -8,7 +8,6 @@ once more right before the step gets its name.
 
 from __future__ import annotations
 
-import errno
 import json
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -21,11 +20,11 @@ from phalanx.checkpoint.files import Files
 from phalanx.checkpoint.manifest import PartRecord
 from phalanx.checkpoint.peers import RankGroup
 from phalanx.checkpoint.staging import Staging
+from phalanx.checkpoint.states import is_collective
 
-__all__ = ["Sharded", "is_collective"]
+__all__ = ["Sharded"]
 
 _RECORD_BYTES_MAX = 256 * 1024 * 1024  # as a manifest
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _LATE_S = (
     30.0  # network file systems show another node's new file within seconds: NFS caches names for up to 30
 )
@@ -60,6 +59,7 @@ class Sharded:
 
         Raises ``SaveFailed`` with the reason of the rank that failed, and this rank's own error otherwise.
         """
+        self.rank_group.come(number)
         try:
             staging = self.begin(number, step, state)
         except Exception as error:
@@ -101,6 +101,7 @@ class Sharded:
 
     def finish(self, number: int, staging: Staging, meta: dict[str, Any]) -> bool:
         """Put what was written on the disk, and return when the step is visible; as ``save``."""
+        self.rank_group.come(number)
         step = staging.step
         is_publisher = False
         end: BaseException | None = None  # of this process, or of its thread
@@ -177,6 +178,7 @@ class Sharded:
         if why is not None:
             raise SaveFailed(f"step {step} was not saved: {why}")
         self._have_begun = True
+        self._has_come = False  # to the end of it
 
     def _say(
         self,
@@ -186,6 +188,7 @@ class Sharded:
     ) -> str | None:
         self.has_spoken = True
         self._has_come = False
+        self.rank_group.come(number)
         return self.rank_group.hold(number, self._noted(conversation), act or _never)
 
     def _noted(
@@ -208,15 +211,10 @@ class Sharded:
             "meta": meta if rank == 0 else {},
         }
         path = staging.folder / _record_name(rank)
-        try:
+        with staging.failing():
             with suppress(FileNotFoundError):  # of a job that was killed, and had the same run id
                 self._files.unlink(path)
             self._files.write(path, json.dumps(record).encode())
-        except OSError as error:
-            space = "; free some space, or keep fewer steps" if error.errno in _NO_SPACE else ""
-            raise SaveFailed(
-                f"step {staging.step} was not saved: {path}: {error.strerror or error}{space}"
-            ) from error
 
     def _marks_of(self, step: int, number: int) -> dict[str, Any]:
         marks = {"world_size": self.rank_group.me.world_size, "step": step, "save": number}
@@ -244,7 +242,7 @@ class Sharded:
         while True:
             why = f"{path} is not there: is {staging.folder.parent} the same folder for all ranks?"
             with suppress(FileNotFoundError), self._files.opened(path) as file:
-                record: dict[str, Any] = json.loads(file.read(_RECORD_BYTES_MAX))
+                record = _read(file.read(_RECORD_BYTES_MAX))
                 wrong = [
                     f"{key} {record.get(key)!r}" for key, mark in expected.items() if record.get(key) != mark
                 ]
@@ -258,9 +256,12 @@ class Sharded:
             time.sleep(0.1)
 
 
-def is_collective(state: object) -> bool:
-    """Whether the writing of ``state`` needs all ranks at once: torch.distributed.checkpoint, say."""
-    return bool(getattr(state, "is_collective", False))
+def _read(data: bytes) -> dict[str, Any]:
+    """A record; an empty one if it is not whole: an old one, that is cut while the new one comes into view."""
+    with suppress(ValueError):
+        if isinstance(record := json.loads(data), dict):
+            return record
+    return {}
 
 
 def _never(_: Local) -> str | None:

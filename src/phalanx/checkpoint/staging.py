@@ -12,16 +12,18 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from phalanx.checkpoint import checksums, naming
 from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.exceptions import SaveFailed
-from phalanx.checkpoint.files import Lock
+from phalanx.checkpoint.lineage import Lineage
+from phalanx.checkpoint.locks import Lock
 from phalanx.checkpoint.manifest import FileRecord, Manifest, PartRecord, encode, file_name_fault, joined
-from phalanx.checkpoint.saved import printable, writer_of
+from phalanx.checkpoint.saved import said
+from phalanx.checkpoint.states import writer_of
 from phalanx.checkpoint.verification import Seen, tree
 
 __all__ = ["Staging"]
@@ -50,7 +52,7 @@ class Staging:
         round_number: int = 0,
         attempt: int = 0,
         checksum: str | None = None,
-        supersedes: Mapping[int, tuple[int, int] | None] | None = None,
+        lineage: Lineage | None = None,
     ) -> None:
         self.step = step
         self._process = os.getpid()
@@ -60,16 +62,15 @@ class Staging:
         self._files = directory.files
         self._world_size = world_size
         self._layout = layout
-        self._supersedes = supersedes
+        self._lineage = lineage or Lineage(directory)
         self._run_id = run_id
         self._round = round_number
         self._algorithm = checksums.algorithm(checksum)
         # Of an unsharded step nobody else needs the name, and of two jobs without a run id each has its own.
-        last = os.urandom(4).hex() if part is None else f"{attempt:x}"
-        token = f"{naming.token_of(run_id, round_number)}.{last}"
-        self.folder = directory.folder / naming.staging_name(step, token)
+        last = int.from_bytes(os.urandom(4)) if part is None else attempt
+        self.folder = directory.folder / naming.shared_name(step, run_id, round_number, last)
         self._lock: Lock | None = None
-        with self._failing():
+        with self.failing():
             directory.ensure()
             self._lock = self._opened()
 
@@ -86,7 +87,7 @@ class Staging:
     def fill(self, state: object) -> None:
         """Let ``state`` write its files: after that it may change."""
         write = writer_of(state, self.part)
-        with self._failing():
+        with self.failing():
             if self.part is not None:
                 self._make_part()
         try:
@@ -104,7 +105,7 @@ class Staging:
         Refuses what cannot be kept: links, FIFOs and the like, names that are not UTF-8, and files that are still
         being changed. An unsharded step needs a file; a rank's part may be empty.
         """
-        with self._failing():
+        with self.failing():
             seen = tree(self.place)
             regular = sorted(self._kept(seen))
             for name in regular:
@@ -149,7 +150,7 @@ class Staging:
             round=self._round,
             saved_at=time.time(),
         )
-        with self._failing():
+        with self.failing():
             self._refuse_missing(manifest)
             path = self.folder / naming.MANIFEST
             if os.path.lexists(path):  # of an earlier try in this round
@@ -158,7 +159,7 @@ class Staging:
             self._files.sync_file(path)
             self._files.sync_folder(self.folder)
             final = self._directory.publish(
-                self.folder, self.step, still_wanted=still_wanted, supersedes=self._supersedes
+                self.folder, self.step, still_wanted=still_wanted, supersedes=self._lineage.superseded
             )
         self.release()
         return final
@@ -171,7 +172,7 @@ class Staging:
         if os.getpid() != self._process:
             return  # a child that the writer forked: the step, and the lock, are its parent's
         # Is it the folder that was opened? After an exchange that could not be undone the old step has its name.
-        if self._lock is not None and not self.part and _is_same(self.folder, self._lock):
+        if self._lock is not None and not self.part and self._lock.is_on(self.folder):
             self._directory.discard(self.folder)
         self.release()
 
@@ -185,19 +186,19 @@ class Staging:
         """Make the folder, or find it, and hold it. Who tidies may be quicker than the lock: then once more."""
         ends_at = time.monotonic() + _LOCK_WAIT_S
         while True:
-            try:
+            with suppress(FileExistsError):
                 self._files.make_folder(self.folder)
-            except FileExistsError:
-                if self.part is None:
-                    raise
             try:
                 lock = self._files.lock(self.folder, exclusive=False)
             except (BlockingIOError, FileNotFoundError):
                 if time.monotonic() > ends_at:
-                    raise
+                    raise SaveFailed(
+                        f"step {self.step} was not saved: another process has held {self.folder} for {_LOCK_WAIT_S:g} "
+                        "s, to remove it, or removes it again and again"
+                    ) from None
                 time.sleep(0.01)
                 continue
-            if _is_same(self.folder, lock):
+            if lock.is_on(self.folder):
                 return lock
             lock.release()
 
@@ -253,24 +254,18 @@ class Staging:
         return records
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
+    def failing(self) -> Iterator[None]:
+        """An ``OSError`` within is a ``SaveFailed`` that says which file, why, and what to do."""
         try:
             yield
         except OSError as error:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> SaveFailed:
-        what = printable(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        what = said(error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what += f"; free some space for {self._directory.folder}, or keep fewer steps"
         return SaveFailed(f"step {self.step} was not saved: {what}")
-
-
-def _is_same(folder: Path, lock: Lock) -> bool:
-    try:
-        return os.path.samestat(os.lstat(folder), os.fstat(lock.descriptor))
-    except OSError:
-        return False
 
 
 def _mark(status: os.stat_result) -> tuple[int, ...]:

@@ -1,64 +1,116 @@
-"""What of a folder's hidden entries was left over by saves that were interrupted."""
+"""All that is removed from a folder of steps, by one way, and which of its hidden entries are left over.
+
+What is removed is renamed first, and the folder is put on the disk before anything in it is deleted: so that under a
+step's name there is a whole step at any instant, also after a power loss. One entry that cannot be removed keeps no
+other. Nothing here raises: what could not be removed is named, and tried again by the next save.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from phalanx.checkpoint import naming
 from phalanx.checkpoint.files import Files
+from phalanx.checkpoint.locks import changing
 from phalanx.checkpoint.mounts import is_local
+from phalanx.checkpoint.origin import log
+from phalanx.checkpoint.saved import said
 from phalanx.checkpoint.verification import tree
 
-__all__ = ["tidied"]
+__all__ = ["doomed", "remove", "tidy"]
 
 _LEFT_AFTER_S = (
     86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
 )
 
 
-def tidied(
-    folder: Path,
-    name: str,
-    files: Files,
-    begin_deletion: Callable[[Path], Path],
-    run_id: str,
-    round_number: int,
-) -> Path | None:
-    """What is to be deleted of this entry, under its last name, which ``begin_deletion`` gives. Raises ``OSError``.
+def doomed(path: Path, folder: Path, files: Files) -> Path:
+    """Give something in ``folder`` the name of what is to be deleted, and return that. Raises ``OSError``."""
+    last = folder / naming.deleting_name(path.name, os.urandom(4).hex())
+    with changing(folder, files):
+        files.rename(path, last)
+    return last
 
-    Finishes a replacement that was cut off.
+
+def remove(
+    folder: Path,
+    files: Files,
+    paths: Iterable[Path],
+    doom: Callable[[Path, Path, Files], Path | None] = doomed,
+) -> list[Path]:
+    """Remove these folders, as said above; returns those that nobody finds under their names any more.
+
+    ``doom`` gives one its last name and returns that, or None if it is to stay; it raises ``OSError``.
     """
-    path = folder / name
-    if not stat.S_ISDIR(os.lstat(path).st_mode):
-        return None  # not ours, whatever its name
-    if naming.is_deleting(name):
-        return path
-    step = naming.replaced_step(name)
-    if step is not None:
+    last: dict[Path, Path] = {}
+    for path in paths:
+        try:
+            if (to_delete := doom(path, folder, files)) is not None:
+                last[path] = to_delete
+        except FileNotFoundError:
+            continue  # another process was quicker
+        except OSError as error:
+            log.warning("a folder could not be removed: %s", said(error))
+    if last:
+        try:
+            files.sync_folder(folder)
+        except OSError as error:
+            log.warning("what is removed from %s is deleted another time: %s", folder, said(error))
+            return list(last)
+    for path in last.values():
+        _delete(path, files)
+    return list(last)
+
+
+def tidy(folder: Path, files: Files, run_id: str, round_number: int, opening: str) -> None:
+    """Remove what saves that were interrupted have left, and finish what they began; see ``StepDirectory.tidy``."""
+
+    def left(path: Path, folder: Path, files: Files) -> Path | None:
+        token = naming.staging_token(path.name)
+        if not stat.S_ISDIR(os.lstat(path).st_mode):
+            return None  # not ours, whatever its name
+        if naming.is_deleting(path.name):
+            return path
+        if (step := naming.replaced_step(path.name)) is not None:
+            return _end_of_replacing(path, step, folder, files)
+        if token is None:
+            return None
+        is_shared = path.name == opening or naming.is_of_round(token, run_id, round_number)
+        if is_shared and _has_parts(path) and not _is_old(path):
+            return None  # a rank on another machine may write there, whose lock is not seen here
+        try:
+            lock = files.lock(path, exclusive=True)
+        except OSError:
+            return None  # somebody writes there, or it is gone
+        try:
+            is_left = naming.is_earlier(token, run_id, round_number) or (lock.held and is_local(folder))
+            return doomed(path, folder, files) if is_left or _is_old(path) else None
+        finally:
+            lock.release()
+
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(".step-")]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("what earlier saves left in %s could not be removed: %s", folder, said(error))
+        return
+    remove(folder, files, [folder / name for name in sorted(names)], left)
+
+
+def _end_of_replacing(path: Path, step: int, folder: Path, files: Files) -> Path | None:
+    """Who replaced this step was killed between two renames: either the new one is there, or this one is the step."""
+    with changing(folder, files):
         final = folder / naming.step_name(step)
         if os.path.lexists(final):
-            return begin_deletion(path)
+            return doomed(path, folder, files)
         files.rename(path, final)
         files.sync_folder(folder)
-        return None
-    token = naming.staging_token(name)
-    if token is None:
-        return None
-    if naming.is_of_round(token, run_id, round_number) and _has_parts(path) and not _is_old(path):
-        return None  # a rank on another machine may write there, whose lock is not seen here
-    try:
-        lock = files.lock(path, exclusive=True)
-    except OSError:
-        return None  # somebody writes there, or it is gone
-    try:
-        is_left = naming.is_earlier(token, run_id, round_number) or (lock.held and is_local(folder))
-        return begin_deletion(path) if is_left or _is_old(path) else None
-    finally:
-        lock.release()
+    return None
 
 
 def _has_parts(path: Path) -> bool:
@@ -68,5 +120,25 @@ def _has_parts(path: Path) -> bool:
 
 
 def _is_old(path: Path) -> bool:
+    """Whether nothing has happened there for a day.
+
+    "Now" is when the folder of steps was changed last: a time of the same file system, which is not this machine's
+    clock, and late rather than early.
+    """
+    now = os.lstat(path.parent).st_mtime
     changed = [os.lstat(path).st_mtime, *(status.st_mtime for status in tree(path).values())]
-    return max(changed) < time.time() - _LEFT_AFTER_S
+    return max(changed) < now - _LEFT_AFTER_S
+
+
+def _delete(folder: Path, files: Files) -> None:
+    try:
+        seen = tree(folder)
+        for name in sorted(seen, reverse=True):  # what is in a folder comes before the folder
+            with suppress(FileNotFoundError):
+                is_folder = stat.S_ISDIR(seen[name].st_mode)
+                (files.remove_folder if is_folder else files.unlink)(folder / name)
+        files.remove_folder(folder)
+    except FileNotFoundError:
+        return  # somebody else deletes it as well
+    except OSError as error:
+        log.warning("%s could not be deleted: %s", folder.name, said(error))

@@ -27,13 +27,15 @@ from phalanx.checkpoint.manifest import (
     decode,
 )
 from phalanx.checkpoint.naming import MANIFEST
-from phalanx.checkpoint.saved import Problem, printable
+from phalanx.checkpoint.saved import Problem, said
+from phalanx.errors._printable import printable
 
 __all__ = [
     "Damaged",
     "Seen",
     "checksum_problems",
     "missing_problems",
+    "problem_of",
     "read_all",
     "read_manifest",
     "share_of",
@@ -111,7 +113,7 @@ def missing_problems(folder: Path, manifest: Manifest) -> list[Problem]:
     try:
         seen = tree(folder)
     except OSError as error:
-        return [_problem(manifest.step, "", error)]
+        return [problem_of(manifest.step, "", error)]
     found = [
         Problem(manifest.step, name, "is missing: a rank's part")
         for name in manifest.parts
@@ -137,7 +139,7 @@ def checksum_problems(folder: Path, manifest: Manifest, names: Iterable[str], fi
     for path, name in wanted.items():
         file, answer = manifest.files[name], answers[path]
         if isinstance(answer, OSError):
-            found.append(_problem(manifest.step, name, answer))
+            found.append(problem_of(manifest.step, name, answer))
             continue
         if isinstance(answer, CannotCheck):
             raise CannotCheck(f"step {manifest.step} in {folder} cannot be checked: {answer}")
@@ -212,9 +214,10 @@ def _md5(folder: Path, name: str, step: int, files: Files) -> str:
     return words[0].lower()
 
 
-def _problem(step: int, name: str, error: OSError) -> Problem:
+def problem_of(step: int, name: str, error: OSError) -> Problem:
+    """What it says about a step that a file of it cannot be read. Raises ``CannotCheck`` if it says nothing."""
     if error.errno in _UNSURE:
-        what = printable(f"{error.filename or name}: {error.strerror}")
+        what = said(error) if error.filename else printable(f"{name}: {error.strerror}")
         raise CannotCheck(f"step {step} cannot be checked: {what}")
     if error.errno == errno.ENOENT:
         return Problem(step, name, "is missing")
@@ -224,4 +227,4 @@ def _problem(step: int, name: str, error: OSError) -> Problem:
 
 
 def _damaged(step: int, name: str, error: OSError) -> Damaged:
-    return Damaged(_problem(step, name, error))
+    return Damaged(problem_of(step, name, error))

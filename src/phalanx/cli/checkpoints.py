@@ -40,15 +40,15 @@ def main(words: Sequence[str]) -> int:
         raise UsageError(f"{folder!r} is no folder")
 
     from phalanx.checkpoint.directory import StepDirectory
+    from phalanx.checkpoint.listing import asides
 
     directory = StepDirectory(folder)
     _refuse_step(directory, folder)
     try:
-        steps = directory.steps()
+        steps, aside = directory.steps(), asides(directory.folder)
     except OSError as error:
         raise UsageError(f"{folder!r} cannot be read: {error.strerror}") from None
-    rows = [_row(directory, step, verify="--verify" in flags) for step in steps]
-    aside = _set_aside(directory)
+    rows = [row for step in steps if (row := _row(directory, step, verify="--verify" in flags)) is not None]
     if "--json" in flags:
         head = {"format": "phalanx-checkpoints", "version": 1, "folder": str(directory.folder)}
         show(json.dumps({**head, "steps": rows, "set_aside": aside}, indent=2) + "\n")
@@ -105,11 +105,13 @@ def _refuse_step(directory: StepDirectory, folder: str) -> None:
     from phalanx.checkpoint.naming import MANIFEST, is_aside, is_own
 
     path = directory.folder
-    if is_own(path.name) or is_aside(path.name) or (path / MANIFEST).is_file():
+    if is_own(path.name) or is_aside(path.name) or os.path.isfile(path / MANIFEST):
         raise UsageError(f"{folder!r} is one step; give the folder that it is in: {str(path.parent)!r}")
 
 
-def _row(directory: StepDirectory, step: int, *, verify: bool) -> dict[str, Any]:
+def _row(directory: StepDirectory, step: int, *, verify: bool) -> dict[str, Any] | None:
+    """What is said about a step; None: the training that uses the folder has removed it meanwhile."""
+    from phalanx.checkpoint.directory import Gone
     from phalanx.checkpoint.exceptions import CannotCheck, CheckpointError
 
     row: dict[str, Any] = {"step": step, "size": None, "saved_at": None, "world_size": None, "parts": None}
@@ -127,18 +129,14 @@ def _row(directory: StepDirectory, step: int, *, verify: bool) -> dict[str, Any]
         row["problems"] = [str(problem) for problem in problems]
         is_bad = any(problem.is_damage for problem in problems)
         row["state"] = "bad" if is_bad else "unknown" if problems else "verified" if verify else "complete"
+    except Gone:
+        return None
     except CannotCheck as error:
         row["state"] = "unknown"
         row["problems"] = [str(error)]
     except CheckpointError as error:
         row["problems"] = [str(error)]
     return row
-
-
-def _set_aside(directory: StepDirectory) -> list[str]:
-    from phalanx.checkpoint.listing import asides
-
-    return asides(directory.folder)
 
 
 def _cells(row: dict[str, Any], now: float) -> tuple[str, ...]:

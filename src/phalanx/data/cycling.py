@@ -69,7 +69,13 @@ class CyclingIterator(Iterator[T], Generic[T]):
         ends before the items that were taken from it.
         """
         version, epoch, taken = (state.get(name) for name in ("version", "epoch", "taken"))
-        if version != _VERSION or not isinstance(epoch, int) or not isinstance(taken, int) or taken < 0:
+        if (
+            version != _VERSION
+            or not isinstance(epoch, int)
+            or not isinstance(taken, int)
+            or bool in (type(epoch), type(taken))
+            or min(epoch, taken) < 0
+        ):
             raise ValueError(
                 f"{dict(state)!r} is no state of a CyclingIterator that is known here; version is {_VERSION}"
             )

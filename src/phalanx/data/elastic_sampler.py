@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sized
+from operator import index
 
 from phalanx.data.order import Order
 
@@ -25,6 +26,7 @@ _VERSION = 1  # of the state, and with it of the order that the position was cou
 _KEYS = {"version", "epoch", "position", "length", "seed", "shuffle"}
 _SEEDS = 1 << 64
 _LENGTHS = 1 << 48  # what Order mixes well; at one byte an item, 256 TiB
+_PASSES = 3  # from one place, without a step; who looks at a batch before the loop begins has one or two
 
 
 class ElasticDistributedSampler:
@@ -47,7 +49,7 @@ class ElasticDistributedSampler:
     This is not torchelastic's sampler of the same name (``phalanx.data.torch_sampler``): the order is another one, and
     what comes behind ``start_index`` is not shuffled anew.
 
-    Raises ``ValueError`` for values out of range, ``TypeError`` for a dataset without a length.
+    Raises ``ValueError`` for values out of range, ``TypeError`` for what has no length or is no whole number.
 
     >>> sampler = ElasticDistributedSampler(10, num_replicas=2, rank=0, shuffle=False)
     >>> sampler.advance(4)  # two steps of two items
@@ -73,6 +75,7 @@ class ElasticDistributedSampler:
     ) -> None:
         self.length = _length(dataset_or_length)
         self.num_replicas, self.rank = _place(num_replicas, rank)
+        start_index, seed = _whole(start_index, "start_index"), _whole(seed, "seed")
         if not 0 <= start_index <= self.length:
             raise ValueError(
                 f"start_index {start_index} is no place in a dataset of {self.length}; write 0 to {self.length}"
@@ -90,9 +93,11 @@ class ElasticDistributedSampler:
         self._position = start_index
         self._taken = 0  # of the items that this rank's iterators gave, until the loop first tells a position
         self._is_told = False
+        self._is_loaded = False
         self._used_up = (
             False  # by this process; an epoch that was loaded at its end is not asked for by mistake
         )
+        self._passes = 0  # that this rank has gone through from this position
 
     @property
     def epoch(self) -> int:
@@ -111,10 +116,11 @@ class ElasticDistributedSampler:
         after a state was loaded, and an interrupted pass is taken up. When this process has gone through all of it,
         the same epoch begins again.
         """
+        epoch = _whole(epoch, "an epoch")
         if not 0 <= epoch < _SEEDS:
             raise ValueError(f"epoch {epoch} is out of range; write 0 or more")
         if epoch != self._epoch or self._used_up:
-            self._position = 0
+            self._position = self._passes = 0
         self._epoch = epoch
         self._used_up = False
 
@@ -123,11 +129,14 @@ class ElasticDistributedSampler:
 
         What goes beyond the end of the epoch does not count. Iterators that are under way are not changed.
         """
+        samples = _whole(samples, "a number of samples")
         if samples < 0:
             raise ValueError(f"advance({samples}) goes back; load_state_dict does that")
         self._is_told = True
-        self._position = min(self.length, self._position + samples)
-        self._used_up |= samples > 0 and self._position == self.length
+        if samples:
+            self._position = min(self.length, self._position + samples)
+            self._passes = 0
+            self._used_up = self._is_at_end()
 
     def __len__(self) -> int:
         """How many items this rank takes, from the position to the end of the epoch."""
@@ -142,11 +151,14 @@ class ElasticDistributedSampler:
         """This rank's items, from the position to the end of the epoch.
 
         Raises ``RuntimeError`` if ``advance`` has reached the end and nobody has begun another epoch since: a pass over
-        nothing would look like an epoch.
+        nothing would look like an epoch. Where only the loader knows that too little is left (its own ``drop_last``),
+        some passes are empty before that is seen.
         """
-        if self._used_up:
+        if self._used_up or self._is_in_vain():
+            what = "no items left" if self._is_at_end() else f"got no further in {self._passes} passes"
+            used = "all" if self._position == self.length else f"{self._position} of"
             raise RuntimeError(
-                f"epoch {self._epoch} has no items left, all {self.length} are used; call set_epoch({self._epoch + 1})"
+                f"epoch {self._epoch} has {what}, {used} {self.length} are used; call set_epoch({self._epoch + 1})"
                 f" before the next pass"
             )
         # Not a generator itself: the state counts as it is now, not as it is when the first item is asked for.
@@ -157,14 +169,28 @@ class ElasticDistributedSampler:
                 self._position + self.rank + len(self) * self.num_replicas,
                 self.num_replicas,
             ),
+            (self._epoch, self._position),
         )
 
-    def _dealt(self, order: Order | None, places: range) -> Iterator[int]:
+    def _is_at_end(self) -> bool:
+        """Whether too little is left for each rank to get an item."""
+        left = self.length - self._position
+        return left < (self.num_replicas if self.even == "drop" else 1)
+
+    def _is_in_vain(self) -> bool:
+        """Whether one more pass from this position would train on nothing, as those before it: a loader that drops its
+        last batch leaves a rest that no step takes, and does not tell. Who never tells a position has whole passes.
+        """
+        is_counted = self._position > 0 and (self._is_told or self._is_loaded)
+        return is_counted and self._passes >= _PASSES
+
+    def _dealt(self, order: Order | None, places: range, began: tuple[int, int]) -> Iterator[int]:
         for place in places:
             # Beyond the end there is padding: the epoch's own beginning, as often as it takes.
             within = place if place < self.length else place % self.length
             self._taken += 1
             yield within if order is None else order.at(within)
+        self._passes += began == (self._epoch, self._position)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and position, and what they were counted in: numbers only, for JSON. The same for all ranks."""
@@ -210,19 +236,20 @@ class ElasticDistributedSampler:
                     f" or begin an epoch without the state"
                 )
         epoch, position = state["epoch"], state["position"]
-        if not (0 <= epoch < _SEEDS and 0 <= position <= self.length):
+        if not (_is_place(epoch, _SEEDS - 1) and _is_place(position, self.length)):
             raise ValueError(
                 f"the sampler's state has epoch {epoch} and position {position}, which are no places"
             )
         self._epoch, self._position, self._used_up = epoch, position, False
+        self._is_loaded, self._passes = True, 0
 
 
 def _length(given: Sized | int) -> int:
-    if isinstance(given, int) and not isinstance(given, bool):
-        length = given
+    if hasattr(given, "__index__") and not hasattr(given, "__len__"):  # tensors have both
+        length = _whole(given, "the number of items")
     else:
         try:
-            length = len(given)  # type: ignore[arg-type] # what has no length says so
+            length = len(given)
         except TypeError:
             raise TypeError(
                 f"{type(given).__name__} has no length, so its items cannot be dealt to ranks; give the number of items"
@@ -230,6 +257,17 @@ def _length(given: Sized | int) -> int:
     if not 0 <= length < _LENGTHS:
         raise ValueError(f"a dataset of {length} items is out of range; write 0 to 2^48 - 1")
     return length
+
+
+def _whole(value: Any, what: str) -> int:
+    """``value`` as an ``int``, which numpy's numbers are not: its own overflow, and JSON does not take them."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} is a whole number, not {value!r}")
+    return index(value)
+
+
+def _is_place(value: object, last: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= last
 
 
 def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
@@ -240,6 +278,7 @@ def _place(num_replicas: int | None, rank: int | None) -> tuple[int, int]:
         own = own_ranks()
         num_replicas = own.world_size if num_replicas is None else num_replicas
         rank = own.rank if rank is None else rank
+    num_replicas, rank = _whole(num_replicas, "num_replicas"), _whole(rank, "rank")
     if num_replicas < 1 or not 0 <= rank < num_replicas:
         raise ValueError(f"rank {rank} is none of {num_replicas}; ranks are 0 to num_replicas - 1")
     return num_replicas, rank

@@ -16,7 +16,7 @@ from phalanx.checkpoint import Checkpointer, CheckpointError, DistributedState, 
 pytestmark = [pytest.mark.torch, pytest.mark.system, pytest.mark.filterwarnings("ignore")]
 
 JOB = """
-import random, sys
+import os, random, sys
 import torch, torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -128,6 +128,9 @@ else:
     expected = [random.Random(rank).random() for rank in range(2)]
     assert drawn[:2] == expected[:world_size], drawn
 dist.destroy_process_group()
+# Not by the interpreter's own end: there one process in some hundred that have made a mesh aborts within torch 2.13
+# ("terminate called without an active exception", two of 300 that did nothing else).
+os._exit(0)
 """
 
 

@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import collections
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+import torch.optim.lr_scheduler as rates
 from torch.utils.data import DataLoader, TensorDataset
 
 from phalanx.checkpoint import Checkpointer, CheckpointError, TorchState
@@ -290,6 +292,28 @@ def test_of_an_unsharded_step_only_rank_0_has_the_random_numbers_that_were_saved
     assert len(set(found)) == 3
 
 
+def test_the_rank_that_wrote_its_nodes_own_copy_gets_its_own_random_numbers_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be(rank: int) -> None:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "8")
+
+    be(4)  # the first of the second node; Checkpointer(…, per_node=True)
+    TorchState(epoch=1).write(_made(tmp_path / "step"))
+    expected = draws()
+    found = []
+    for rank in range(4, 8):
+        be(rank)
+        TorchState(epoch=0).read(_saved(tmp_path / "step", rank=rank))
+        found.append(draws())
+    assert found[0] == expected
+    assert len(set(found)) == 4
+    be(1)
+    TorchState(epoch=0).read(_saved(tmp_path / "step", rank=4))  # by numbers of the program's own
+    assert draws() != expected
+
+
 def test_another_bit_generator_of_numpys_is_kept(tmp_path: Path) -> None:
     rng: Any = np.random
     before = rng.get_bit_generator()
@@ -440,8 +464,21 @@ def test_what_could_not_be_loaded_again_is_refused_when_it_is_saved(
         torch.tensor([1 + 2j]).conj(),
         torch.nn.Parameter(torch.ones(1)),
         2**100,
+        collections.Counter([2, 5, 5]),
+        bytearray(b"ab"),
     ],
-    ids=["tuple", "dict", "bfloat16", "view", "sparse", "conjugate", "parameter", "long"],
+    ids=[
+        "tuple",
+        "dict",
+        "bfloat16",
+        "view",
+        "sparse",
+        "conjugate",
+        "parameter",
+        "long",
+        "counter",
+        "bytearray",
+    ],
 )
 def test_what_is_not_refused_comes_back(tmp_path: Path, value: Any) -> None:
     for name, state in (
@@ -458,11 +495,80 @@ def test_what_is_not_refused_comes_back(tmp_path: Path, value: Any) -> None:
         assert torch.equal(odd.value.to_dense().nan_to_num(), value.to_dense().nan_to_num())
 
 
+def test_a_copy_does_not_follow_what_can_be_changed_in_its_place(tmp_path: Path) -> None:
+    counts, data = collections.Counter("a"), bytearray(b"a")
+    state = TorchState(odd=Odd([counts, data])).snapshot()
+    counts["a"], data[0] = 9, 9
+    state.write(_made(tmp_path / "step"))
+    odd = Odd(None)
+    TorchState(odd=odd).read(_saved(tmp_path / "step"))
+    assert odd.value == [{"a": 1}, b"a"]
+
+
 def test_a_number_of_numpys_becomes_pythons(tmp_path: Path) -> None:
     TorchState(odd=Odd(np.float64(0.1))).write(_made(tmp_path / "step"))
     odd = Odd(None)
     TorchState(odd=odd).read(_saved(tmp_path / "step"))
     assert (type(odd.value), odd.value) == (float, 0.1)
+
+
+SCHEDULERS: dict[str, Callable[[Any], Any]] = {
+    "ChainedScheduler": lambda optimizer: rates.ChainedScheduler(
+        [rates.LinearLR(optimizer), rates.ExponentialLR(optimizer, 0.9)]
+    ),
+    "ConstantLR": lambda optimizer: rates.ConstantLR(optimizer, total_iters=6),
+    "CosineAnnealingLR": lambda optimizer: rates.CosineAnnealingLR(optimizer, 10),
+    "CosineAnnealingWarmRestarts": lambda optimizer: rates.CosineAnnealingWarmRestarts(optimizer, 5),
+    "CyclicLR": lambda optimizer: rates.CyclicLR(optimizer, 0.01, 0.1, step_size_up=3),
+    "ExponentialLR": lambda optimizer: rates.ExponentialLR(optimizer, 0.9),
+    "LambdaLR": lambda optimizer: rates.LambdaLR(optimizer, lambda step: 0.9**step),
+    "LinearLR": lambda optimizer: rates.LinearLR(optimizer, total_iters=6),
+    "MultiStepLR": lambda optimizer: rates.MultiStepLR(optimizer, [2, 5, 5]),
+    "MultiplicativeLR": lambda optimizer: rates.MultiplicativeLR(optimizer, lambda _: 0.9),
+    "OneCycleLR": lambda optimizer: rates.OneCycleLR(optimizer, 0.1, total_steps=20),
+    "PolynomialLR": lambda optimizer: rates.PolynomialLR(optimizer, total_iters=8),
+    "ReduceLROnPlateau": lambda optimizer: rates.ReduceLROnPlateau(optimizer, patience=1),
+    "SequentialLR": lambda optimizer: rates.SequentialLR(
+        optimizer, [rates.LinearLR(optimizer), rates.MultiStepLR(optimizer, [2])], milestones=[3]
+    ),
+    "StepLR": lambda optimizer: rates.StepLR(optimizer, 3),
+}
+
+
+def test_the_schedulers_below_are_all_that_torch_has() -> None:
+    base = rates.LRScheduler
+    found = {
+        name
+        for name, kind in vars(rates).items()
+        if isinstance(kind, type) and issubclass(kind, base) and kind is not base and name[0] != "_"
+    }
+    assert found - SCHEDULERS.keys() == set()
+
+
+@pytest.mark.parametrize("name", [name for name in SCHEDULERS if hasattr(rates, name)])
+@pytest.mark.parametrize("background", [False, True])
+def test_each_of_torchs_schedulers_goes_on_with_the_same_rates(
+    tmp_path: Path, name: str, background: bool
+) -> None:
+    def fresh() -> tuple[torch.optim.Optimizer, Any]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+        return optimizer, SCHEDULERS[name](optimizer)
+
+    def go_on(optimizer: torch.optim.Optimizer, scheduler: Any) -> list[float]:
+        found = []
+        for _ in range(4):
+            optimizer.step()
+            scheduler.step(*((1.0,) if name == "ReduceLROnPlateau" else ()))
+            found.append(float(optimizer.param_groups[0]["lr"]))
+        return found
+
+    optimizer, scheduler = fresh()
+    go_on(optimizer, scheduler)
+    with Checkpointer(tmp_path, background=background, world_size=1) as checkpointer:
+        checkpointer.save(4, TorchState(optimizer=optimizer, scheduler=scheduler))
+    other_optimizer, other = fresh()
+    Checkpointer(tmp_path, world_size=1).load_latest(TorchState(optimizer=other_optimizer, scheduler=other))
+    assert go_on(other_optimizer, other) == go_on(optimizer, scheduler)
 
 
 def test_what_is_no_state_is_refused_at_once() -> None:

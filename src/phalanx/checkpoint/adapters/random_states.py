@@ -6,11 +6,13 @@ import random
 import sys
 from typing import Any
 
-__all__ = ["get", "put", "put_derived"]
+from phalanx.errors.ranks import own_ranks
+
+__all__ = ["get", "is_own", "put", "put_derived"]
 
 
 def get() -> dict[str, Any]:
-    """The states as they are now, in what ``torch.load(weights_only=True)`` takes.
+    """The states as they are now, and whose they are, in what ``torch.load(weights_only=True)`` takes.
 
     numpy's is its old global one (``numpy.random.seed``), if numpy is imported; generators that a program made itself
     are its own to save.
@@ -18,6 +20,7 @@ def get() -> dict[str, Any]:
     import torch
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    states["rank"] = own_ranks().rank
     if "numpy" in sys.modules:
         import numpy as np
 
@@ -25,6 +28,11 @@ def get() -> dict[str, Any]:
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state()  # of the current device alone: others are other ranks'
     return states
+
+
+def is_own(states: dict[str, Any], rank: int) -> bool:
+    """Whether they are those of ``rank``, which this process is, also by what its launcher says."""
+    return states.get("rank") == rank == own_ranks().rank
 
 
 def put(states: dict[str, Any]) -> None:

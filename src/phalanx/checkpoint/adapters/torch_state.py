@@ -126,7 +126,7 @@ class TorchState:
         """Load it in place, and the random states into this process. Returns the values, also in ``values``.
 
         A value that was not saved stays as it was given. A rank whose random states were not saved, because there were
-        fewer ranks or only rank 0 wrote, gets ones that follow from rank 0's and its own number. Raises
+        fewer ranks or another one wrote for it, gets ones that follow from that one's and its own number. Raises
         ``CheckpointError`` if an object, or an entry of the model, is missing, too many or of another shape, if the
         optimizer has other parameters, or the sampler another dataset: nothing is loaded then.
         """
@@ -273,10 +273,12 @@ def _groups(sizes: list[int]) -> str:
 def _put_random_states(saved: SavedStep) -> None:
     from phalanx.checkpoint.adapters import random_states
 
-    if saved.rank < len(saved.parts):
-        random_states.put(_load(saved.parts[saved.rank] / _RANDOM))
+    has_part = saved.rank < len(saved.parts)
+    states = _load(saved.parts[saved.rank if has_part else 0] / _RANDOM)
+    if has_part or random_states.is_own(states, saved.rank):  # a node's own copy: its first rank wrote it
+        random_states.put(states)
     else:
-        random_states.put_derived(_load(saved.parts[0] / _RANDOM), saved.rank)
+        random_states.put_derived(states, saved.rank)
 
 
 def _random_states() -> dict[str, Any]:

@@ -6,12 +6,13 @@ it would refuse is refused when it is saved: a checkpoint that nobody can load i
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from typing import Any
 
 __all__ = ["copied", "loadable"]
 
 _DEPTH = 100
+_MAPPINGS = (dict, OrderedDict, Counter)  # MultiStepLR counts its milestones; torch loads no other mappings
 
 
 def loadable(value: Any, where: str, depth: int = 0) -> Any:
@@ -34,7 +35,7 @@ def loadable(value: Any, where: str, depth: int = 0) -> Any:
         )
     if kind in (list, tuple, set):
         return kind(loadable(item, f"{where}[{at}]", depth + 1) for at, item in enumerate(value))
-    if kind in (dict, OrderedDict):
+    if kind in _MAPPINGS:
         found = _emptied(value)
         for key, item in value.items():
             found[loadable(key, f"a key of {where}", depth + 1)] = loadable(
@@ -63,7 +64,9 @@ def _copied(value: Any, storages: dict[Any, Any]) -> Any:
     kind = type(value)
     if kind in (list, tuple, set):
         return kind(_copied(item, storages) for item in value)
-    if kind in (dict, OrderedDict):
+    if kind is bytearray:
+        return bytearray(value)
+    if kind in _MAPPINGS:
         found = _emptied(value)
         for key, item in value.items():
             found[key] = _copied(item, storages)
@@ -95,7 +98,7 @@ def _copied_tensor(tensor: Any, storages: dict[Any, Any]) -> Any:
 def _plain_types() -> tuple[type, ...]:
     import torch
 
-    return (bool, int, float, complex, str, bytes, torch.Size, torch.dtype, torch.device)
+    return (bool, int, float, complex, str, bytes, bytearray, torch.Size, torch.dtype, torch.device)
 
 
 def _refusal(value: object, where: str) -> str:
