@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.system.launch import two_free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]  # two runs
 
@@ -70,20 +70,13 @@ FABRIC = (
 
 
 def run(folder: Path, *command: str | Path, compat: str | None) -> subprocess.CompletedProcess[str]:
-    command = tuple(free_port() if word == "PORT" else word for word in command)
+    command = tuple(str(two_free_ports()) if word == "PORT" else word for word in command)
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HOME": str(folder), "OMP_NUM_THREADS": "1"}
     if compat is not None:
         environment["PHALANX_COMPAT"] = compat
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S
     )
-
-
-def free_port() -> str:
-    """A port for programs that take no 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def told(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
@@ -178,8 +171,9 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(0)
     data = TensorDataset(torch.arange(16.0).reshape(8, 2))
-    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False), num_workers=1,
-                        multiprocessing_context=sys.argv[1])
+    # One rank has a process for its data, which imports torch for seconds; the other reads them itself.
+    workers = dict(num_workers=1, multiprocessing_context=sys.argv[1]) if dist.get_rank() == 0 else dict()
+    loader = DataLoader(data, batch_size=2, sampler=DistributedSampler(data, shuffle=False), **workers)
     model = DistributedDataParallel(torch.nn.Linear(2, 1))
     rows = 0
     for (batch,) in loader:

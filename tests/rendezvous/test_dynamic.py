@@ -27,9 +27,8 @@ from phalanx.rendezvous import (
 from phalanx.rendezvous.dynamic import DynamicRendezvousHandler, RendezvousTimeout, create_handler
 
 PATIENCE_S = 60.0
-LAST_CALL_S = (
-    1.0  # twice as long as between two looks at a backend: a node that is told of a round comes in time
-)
+# Twice as long as between two looks at a backend: a node that is told of a round comes in time for it.
+LAST_CALL_S = 1.0
 
 
 class Job:

@@ -8,6 +8,7 @@ import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tests.compat.marks import shows
 from tests.system.launch import TORCHRUN, Event, Job, Launcher, launcher_under_test, two_free_ports
@@ -48,64 +49,78 @@ class SideBySide:
         self,
         source: str,
         *flags: object,
+        launchers: tuple[Launcher, Launcher] | None = None,
+        **how: Any,
+    ) -> tuple[Seen, Seen]:
+        """Run the script `source` under both, as `under` does; what torchrun did comes first."""
+        torchrun, phalanx = launchers or (TORCHRUN, launcher_under_test())
+        return self.under(torchrun, source, *flags, **how), self.under(phalanx, source, *flags, **how)
+
+    def under(
+        self,
+        launcher: Launcher,
+        source: str,
+        *flags: object,
         arguments: tuple[str, ...] = (),
         env: dict[str, str] | None = None,
         stop_at: str = "",
         signal: int = 0,
         named: tuple[str, ...] = (),
         log_dir: bool = True,
-        launchers: tuple[Launcher, Launcher] | None = None,
-    ) -> tuple[Seen, Seen]:
+    ) -> Seen:
         """
-        Run the script `source` with the launcher's `flags`; what torchrun did comes first.
+        Run the script `source` under one launcher with its `flags`; torchrun takes seconds that not all need.
 
         `stop_at`, `signal`: send the signal to the launcher when a worker tells this event.
         `named`: how the program is named instead of by the script's path. `log_dir`: whether the flag is given.
         """
-        script = self.folder / "train.py"
-        script.write_text(textwrap.dedent(source).lstrip("\n"))
-        seen = []
-        for launcher in launchers or (TORCHRUN, launcher_under_test()):
-            folder = self.folder / launcher.name
-            logs = ("--log-dir", str(folder / "logs")) if log_dir else ()
-            words = (*logs, *map(str, flags), *(named or (str(script),)), *arguments)
-            with Job(launcher, words, folder=folder, env=env or {}) as job:
-                if stop_at:
-                    job.told(stop_at)
-                    job.send(signal)
-                code = job.wait()
-                seen.append(Seen(code, job.stdout, job.stderr, tuple(job.events), folder / "logs"))
-        torchrun, phalanx = seen
-        return torchrun, phalanx
+        script = self._script(source)
+        folder = self.folder / launcher.name
+        logs = ("--log-dir", str(folder / "logs")) if log_dir else ()
+        words = (*logs, *map(str, flags), *(named or (str(script),)), *arguments)
+        with Job(launcher, words, folder=folder, env=env or {}) as job:
+            if stop_at:
+                job.told(stop_at)
+                job.send(signal)
+            code = job.wait()
+            return Seen(code, job.stdout, job.stderr, tuple(job.events), folder / "logs")
 
     def nodes(
         self, source: str, *nodes: Sequence[object], env: Sequence[Mapping[str, str]] = ()
     ) -> tuple[list[Seen], list[Seen]]:
-        """Run one job of several nodes on this machine, each with its own flags; what torchrun's nodes did comes first.
+        """Run one job of several nodes under both, as `nodes_under` does; what torchrun's nodes did comes first."""
+        torchrun = self.nodes_under(TORCHRUN, source, *nodes, env=env)
+        return torchrun, self.nodes_under(launcher_under_test(), source, *nodes, env=env)
+
+    def nodes_under(
+        self,
+        launcher: Launcher,
+        source: str,
+        *nodes: Sequence[object],
+        env: Sequence[Mapping[str, str]] = (),
+    ) -> list[Seen]:
+        """Run one job of several nodes on this machine, each with its own flags.
 
         `env`: each node's variables, beside its flags. `{port}` in a flag or variable is a free port of this job, and
         the port after it is free too.
         """
+        script = self._script(source)
+        port = str(two_free_ports())
+        with contextlib.ExitStack() as running:
+            jobs = []
+            for number, flags in enumerate(nodes):
+                folder = self.folder / f"{launcher.name}-{number}"
+                words = (*(str(flag).replace("{port}", port) for flag in flags), str(script))
+                given = env[number] if env else {}
+                own = {name: text.replace("{port}", port) for name, text in given.items()}
+                jobs.append((running.enter_context(Job(launcher, words, folder=folder, env=own)), folder))
+            return [
+                Seen(job.wait(), job.stdout, job.stderr, tuple(job.events), folder / "logs")
+                for job, folder in jobs
+            ]
+
+    def _script(self, source: str) -> Path:
+        self.folder.mkdir(exist_ok=True)
         script = self.folder / "train.py"
         script.write_text(textwrap.dedent(source).lstrip("\n"))
-        seen = []
-        for launcher in TORCHRUN, launcher_under_test():
-            port = str(two_free_ports())
-            with contextlib.ExitStack() as running:
-                jobs = []
-                for number, flags in enumerate(nodes):
-                    folder = self.folder / f"{launcher.name}-{number}"
-                    words = (*(str(flag).replace("{port}", port) for flag in flags), str(script))
-                    own = {
-                        name: text.replace("{port}", port)
-                        for name, text in (env[number] if env else {}).items()
-                    }
-                    jobs.append((running.enter_context(Job(launcher, words, folder=folder, env=own)), folder))
-                seen.append(
-                    [
-                        Seen(job.wait(), job.stdout, job.stderr, tuple(job.events), folder / "logs")
-                        for job, folder in jobs
-                    ]
-                )
-        torchrun, phalanx = seen
-        return torchrun, phalanx
+        return script

@@ -8,29 +8,21 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.side_by_side.pair import Seen, SideBySide, shows
-
-# How rank 1 ends, and the exit code under torchrun and under Phalanx: torchrun says 1 to every failure.
-ENDINGS = {
-    "well": ("sys.exit(0)", 0, 0),
-    "exit 7": ("sys.exit(7)", 1, 7),
-    "exception": ("raise ValueError('bad batch 17')", 1, 1),
-    "killed": ("os.kill(os.getpid(), 9)", 1, 137),
-}
+from tests.system.launch import launcher_under_test
 
 
-@pytest.mark.parametrize(("how", "theirs", "ours"), ENDINGS.values(), ids=ENDINGS)
-def test_exit_codes(side_by_side: SideBySide, how: str, theirs: int, ours: int) -> None:
-    source = f"""
-        import os, sys
+def test_the_exit_code_of_a_worker_that_is_killed(side_by_side: SideBySide) -> None:
+    """torchrun says 1 to every failure; other ends have their codes compared below, where they are looked at."""
+    source = """
+        import os
         if os.environ["RANK"] == "1":
-            {how}
+            os.kill(os.getpid(), 9)
         """
 
     torchrun, phalanx = side_by_side(source, "--standalone", "--nproc-per-node", 2)
 
-    assert (torchrun.code, phalanx.code) == (theirs, ours)
+    assert (torchrun.code, phalanx.code) == (1, 137)
 
 
 def test_the_exit_code_of_a_stopped_launcher(side_by_side: SideBySide) -> None:
@@ -49,17 +41,16 @@ def test_an_unknown_flag_is_code_2_in_both(side_by_side: SideBySide) -> None:
     assert (torchrun.code, phalanx.code) == (2, 2)
 
 
-RECORDED = """
-    from torch.distributed.elastic.multiprocessing.errors import record
-
-    @record
+PLAIN = """
     def main():
         raise ValueError("bad batch 17")
 
     if __name__ == "__main__":
         main()
 """
-PLAIN = RECORDED.replace("@record", "")
+RECORDED = "    from torch.distributed.elastic.multiprocessing.errors import record\n" + PLAIN.replace(
+    "def main", "@record\n    def main"
+)
 
 
 def error_file(seen: Seen) -> Path:
@@ -74,51 +65,47 @@ def shape(value: Any) -> Any:
     return type(value).__name__
 
 
-@pytest.mark.parametrize("source", [RECORDED, PLAIN], ids=["decorated by torch", "undecorated"])
-def test_the_error_file_has_torchruns_fields(side_by_side: SideBySide, source: str) -> None:
-    """torchrun needs its decorator for a file; here an undecorated script must give as much."""
-    torchrun, phalanx = side_by_side(RECORDED, "--standalone")
-    if source is PLAIN:
-        _, phalanx = SideBySide(_fresh(side_by_side.folder))(PLAIN, "--standalone")
-
-    theirs = json.loads(error_file(torchrun).read_text())["message"]
-    ours = json.loads(error_file(phalanx).read_text())["message"]
-    assert ours["message"] == theirs["message"] == "ValueError: bad batch 17"
-    assert ours.keys() == theirs.keys()
-    assert shape(theirs["extraInfo"]).items() <= shape(ours["extraInfo"]).items()
-    assert re.fullmatch(r"\d{10}", ours["extraInfo"]["timestamp"]), "seconds"
-    assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == "ValueError: bad batch 17"
-    assert 'raise ValueError("bad batch 17")' in ours["extraInfo"]["py_callstack"]
+def message_of(path: Path) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(path.read_text())["message"]
+    return message
 
 
-def _fresh(folder: Path) -> Path:
-    fresh = folder / "plain"
-    fresh.mkdir()
-    return fresh
+@shows("same", "variable TORCHELASTIC_ERROR_FILE")
+def test_the_error_file_and_its_outer_copy_have_torchruns_fields(side_by_side: SideBySide) -> None:
+    """torchrun needs its decorator for a file; here an undecorated script, without torch, must give as much."""
+    env = {"TORCHELASTIC_ERROR_FILE": "outer.json"}
+    torchrun, decorated = side_by_side(RECORDED, "--standalone", env=env)
+    plain = SideBySide(side_by_side.folder / "plain")
+    undecorated = plain.under(launcher_under_test(), PLAIN, "--standalone", env=env)
+
+    assert (torchrun.code, decorated.code, undecorated.code) == (1, 1, 1)
+    theirs = message_of(error_file(torchrun))
+    their_copy = message_of(torchrun.logs.parent / "outer.json")
+    assert theirs["message"] == their_copy["message"] == "ValueError: bad batch 17"
+    for phalanx in decorated, undecorated:
+        ours = message_of(error_file(phalanx))
+        assert ours["message"] == theirs["message"]
+        assert ours.keys() == theirs.keys()
+        assert shape(theirs["extraInfo"]).items() <= shape(ours["extraInfo"]).items()
+        assert re.fullmatch(r"\d{10}", ours["extraInfo"]["timestamp"]), "seconds"
+        assert ours["extraInfo"]["py_callstack"].splitlines()[-1] == "ValueError: bad batch 17"
+        assert 'raise ValueError("bad batch 17")' in ours["extraInfo"]["py_callstack"]
+
+        our_copy = message_of(phalanx.logs.parent / "outer.json")
+        assert our_copy["message"] == their_copy["message"]
+        assert our_copy.get("errorCode") == their_copy.get("errorCode")
 
 
 def test_torchs_own_reader_understands_our_error_file(side_by_side: SideBySide) -> None:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-    _, phalanx = side_by_side(PLAIN, "--standalone")
+    phalanx = side_by_side.under(launcher_under_test(), PLAIN, "--standalone")
 
     path = error_file(phalanx)
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(path))
     extra = json.loads(path.read_text())["message"]["extraInfo"]
     assert failure.timestamp == int(extra["timestamp"])
     assert "bad batch 17" in str(failure.message)
-
-
-@shows("same", "variable TORCHELASTIC_ERROR_FILE")
-def test_the_outer_error_file_is_the_same_copy_with_the_exit_code(side_by_side: SideBySide) -> None:
-    torchrun, phalanx = side_by_side(RECORDED, "--standalone", env={"TORCHELASTIC_ERROR_FILE": "outer.json"})
-
-    copies = [
-        json.loads((seen.logs.parent / "outer.json").read_text())["message"] for seen in (torchrun, phalanx)
-    ]
-    theirs, ours = copies
-    assert ours["message"] == theirs["message"] == "ValueError: bad batch 17"
-    assert ours.get("errorCode") == theirs.get("errorCode")
 
 
 def report_of(seen: Seen) -> str:
@@ -137,6 +124,7 @@ def test_the_report_has_the_lines_that_tools_look_for(side_by_side: SideBySide) 
 
     torchrun, phalanx = side_by_side(source, "--standalone", "--nproc-per-node", 2)
 
+    assert (torchrun.code, phalanx.code) == (1, 7)
     theirs, ours = report_of(torchrun), report_of(phalanx)
     names = ["time      ", "host      ", "rank      ", "exitcode  ", "error_file", "traceback "]
     assert re.findall(r"^  (\w+ *):", ours, re.MULTILINE) == names

@@ -16,11 +16,8 @@ NAMED = ("--rdzv-id", "job-7", "--rdzv-backend", "c10d", "--rdzv-endpoint", "loc
 
 STREAMS: dict[str, tuple[str, ...]] = {
     "none": (),
-    "redirect stdout": ("-r", "1"),
-    "redirect stderr": ("-r", "2"),
-    "redirect both": ("-r", "3"),
+    "redirect one each": ("-r", "0:1,1:2"),
     "tee both": ("-t", "3"),
-    "by rank": ("-r", "0:1", "-t", "1:2"),
     "filter ranks": ("-t", "3", "--local-ranks-filter", "1"),
     "filter ranks, redirect one": ("-r", "1:3", "--local-ranks-filter", "0"),
     "duplicate lines": (
@@ -57,29 +54,15 @@ def test_the_same_files_and_lines(side_by_side: SideBySide, streams: tuple[str, 
         assert sorted(ours.read_bytes().splitlines()) == sorted(theirs.read_bytes().splitlines())
 
 
-def test_the_same_attempt_folders_after_a_restart(side_by_side: SideBySide) -> None:
-    source = """
-        import os, sys
-        print("attempt", os.environ["TORCHELASTIC_RESTART_COUNT"])
-        sys.exit(os.environ["TORCHELASTIC_RESTART_COUNT"] == "0")
-        """
-
-    torchrun, phalanx = side_by_side(source, *NAMED, "--max-restarts", 1, "-r", 1)
-
-    ours_alone = {"job-7_*/attempt_0/0/error.json"}  # written without a decorator
-    assert phalanx.log_files() == torchrun.log_files() | ours_alone
-
-
 @shows("same", "variable TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
-@pytest.mark.parametrize("template", ["[${rank}] ", "${role_name}/${local_rank}: ", "${unknown}|"])
-def test_the_same_prefix_by_template(side_by_side: SideBySide, template: str) -> None:
+def test_the_same_prefix_by_template(side_by_side: SideBySide) -> None:
     torchrun, phalanx = side_by_side(
         WRITER,
         *("--standalone", "--nproc-per-node", 2, "-t", 1),
-        env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": template},
+        env={"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "[${rank}] ${role_name}/${local_rank}: ${unknown}|"},
     )
 
-    assert phalanx.stdout
+    assert b"[1] default/1: ${unknown}|out of 1" in phalanx.stdout.splitlines()
     assert sorted(phalanx.stdout.splitlines()) == sorted(torchrun.stdout.splitlines())
 
 

@@ -67,13 +67,13 @@ def host(
 
 FLAGS = ("--standalone", "--nproc-per-node", 2)
 RECORDED = """
-import os, sys
+import os, time
+if os.environ["RANK"] != "1":
+    time.sleep(1000)
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
-    if os.environ["RANK"] == "1":
-        raise ValueError("bad batch 17")
-    import time; time.sleep(1000)
+    raise ValueError("bad batch 17")
 main()
 """
 WAITS = """

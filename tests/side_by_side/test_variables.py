@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from tests.side_by_side.test_worker_environment import (
     environments,
     places,
 )
-from tests.system.launch import two_free_ports
+from tests.system.launch import launcher_under_test, two_free_ports
 
 from phalanx.cli.run import run_options
 
@@ -83,21 +82,12 @@ def test_nodes_need_not_be_identical_whatever_a_variable_says(side_by_side: Side
     ]
     says_so = [{"TORCH_ELASTIC_WORKER_IDENTICAL": "1"}] * 2
 
-    right, _ = side_by_side.nodes(PROBE, *nodes)
-    (side_by_side.folder / "says so").mkdir()
+    # Without the variable both give the same, as test_worker_environment.py shows: torchrun need not be asked again.
+    right = side_by_side.nodes_under(launcher_under_test(), PROBE, *nodes)
     wrong, ours = SideBySide(side_by_side.folder / "says so").nodes(PROBE, *nodes, env=says_so)
 
     assert places(ours) == places(right)
     assert places(wrong) != places(right)
-
-
-def test_an_interpreter_of_ones_own_runs_the_workers(side_by_side: SideBySide) -> None:
-    interpreter = side_by_side.folder / "python-of-mine"
-    interpreter.write_text(f'#!/bin/sh\nMINE=1 exec {sys.executable} "$@"\n')
-    interpreter.chmod(0o755)
-
-    for seen in side_by_side(PROBE, "--standalone", env={"PYTHON_EXEC": str(interpreter)}):
-        assert environments(seen)[0]["MINE"] == "1"
 
 
 @shows("same", "flag --shutdown-timeout", "variable PET_SHUTDOWN_TIMEOUT")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from tests.side_by_side.pair import Seen, SideBySide, shows
+from tests.system.launch import launcher_under_test, two_free_ports
 
 PROBE = """
     import os
@@ -55,9 +55,10 @@ def differences(torchrun: Environment, phalanx: Environment) -> dict[str, tuple[
 
 FLAGS: dict[str, tuple[str, ...]] = {
     "no flags": (),
-    "standalone": ("--standalone", "--nproc-per-node", "2"),
-    "elastic": ("--standalone", "--nnodes", "1:1", "--nproc-per-node", "2", "--max-restarts", "3"),
-    "role": ("--standalone", "--nproc-per-node", "2", "--role", "trainer"),
+    "elastic, with a role": (
+        *("--standalone", "--nnodes", "1:1", "--nproc-per-node", "2", "--max-restarts", "3"),
+        *("--role", "trainer"),
+    ),
 }
 
 
@@ -97,10 +98,8 @@ PLACES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
     *("ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
 )
-MEETINGS: dict[str, tuple[str, ...]] = {
-    "static": ("--master-addr", "127.0.0.1", "--master-port", "{port}"),
-    "c10d": ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:{port}", "--rdzv-id", "job"),
-}
+STATIC = ("--master-addr", "127.0.0.1", "--master-port", "{port}")
+C10D = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:{port}", "--rdzv-id", "job")
 
 
 def places(seen: list[Seen]) -> list[dict[str, str]]:
@@ -113,7 +112,7 @@ def places(seen: list[Seen]) -> list[dict[str, str]]:
 @shows("same", "flag --nnodes", "flag --node-rank", "flag --master-addr", "flag --master-port", "flag --role")
 def test_workers_of_two_numbered_nodes_find_the_same_places(side_by_side: SideBySide) -> None:
     """Nodes of different sizes and roles: ranks within a role are counted over the nodes that have it."""
-    both = ("--nnodes", 3, *MEETINGS["static"], "--max-restarts", 2)
+    both = ("--nnodes", 3, *STATIC, "--max-restarts", 2)
 
     torchrun, phalanx = side_by_side.nodes(
         PROBE,
@@ -123,12 +122,18 @@ def test_workers_of_two_numbered_nodes_find_the_same_places(side_by_side: SideBy
     )
 
     assert places(phalanx) == places(torchrun)
+    for seen in torchrun, phalanx:
+        assert_one_world([environment for one in seen for environment in environments(one)])
+
+
+def assert_one_world(found: list[Environment]) -> None:
+    for name in "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID":
+        assert len({one[name] for one in found}) == 1, f"all nodes have one {name}"
 
 
 @shows("same", "flag --rdzv-backend", "flag --rdzv-endpoint", "flag --rdzv-id")
-@pytest.mark.parametrize("meeting", MEETINGS.values(), ids=MEETINGS)
-def test_two_equal_nodes_make_one_world(side_by_side: SideBySide, meeting: tuple[str, ...]) -> None:
-    nodes = [("--nnodes", 2, "--nproc-per-node", 2, "--node-rank", rank, *meeting) for rank in range(2)]
+def test_two_equal_nodes_make_one_world(side_by_side: SideBySide) -> None:
+    nodes = [("--nnodes", 2, "--nproc-per-node", 2, "--node-rank", rank, *C10D) for rank in range(2)]
 
     for seen in side_by_side.nodes(PROBE, *nodes):
         found = [environment for one in seen for environment in environments(one)]
@@ -136,18 +141,18 @@ def test_two_equal_nodes_make_one_world(side_by_side: SideBySide, meeting: tuple
         assert sorted((int(one["GROUP_RANK"]), int(one["LOCAL_RANK"])) for one in found) == [
             (node, rank) for node in range(2) for rank in range(2)
         ]
-        for name in "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "TORCHELASTIC_RUN_ID":
-            assert len({one[name] for one in found}) == 1, f"both nodes have one {name}"
+        assert_one_world(found)
 
 
 def test_a_static_job_gets_the_master_address_and_port_that_were_asked_for(side_by_side: SideBySide) -> None:
+    port = two_free_ports()
     flags = (
         "--nproc-per-node",
         2,
         "--master-addr",
         "127.0.0.1",
         "--master-port",
-        29777,
+        port,
         "--rdzv-id",
         "job-7",
     )
@@ -155,38 +160,16 @@ def test_a_static_job_gets_the_master_address_and_port_that_were_asked_for(side_
     for seen in side_by_side(PROBE, *flags):
         for environment in environments(seen):
             assert environment["MASTER_ADDR"] == "127.0.0.1"
-            assert environment["MASTER_PORT"] == "29777"
+            assert environment["MASTER_PORT"] == str(port)
             assert environment["TORCHELASTIC_RUN_ID"] == "job-7"
 
 
 @shows("same", "variable OMP_NUM_THREADS", "variable CUDA_VISIBLE_DEVICES")
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("OMP_NUM_THREADS", "3"), ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0"), ("CUDA_VISIBLE_DEVICES", "2,3")],
-)
-def test_a_variable_that_the_user_set_is_kept(side_by_side: SideBySide, name: str, value: str) -> None:
-    for seen in side_by_side(PROBE, "--standalone", "--nproc-per-node", 2, env={name: value}):
-        assert [environment[name] for environment in environments(seen)] == [value, value]
-
-
-def test_restart_counts_are_the_same(side_by_side: SideBySide) -> None:
-    source = """
-        import os, sys, time
-        from telling import tell
-
-        restart = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        tell("begun", limit=os.environ["TORCHELASTIC_MAX_RESTARTS"])
-        if restart != "2":
-            sys.exit(3)
-        """
-
-    for seen in side_by_side(source, "--standalone", "--max-restarts", 2):
-        assert seen.code == 0
-        assert [(event.restart, event["limit"]) for event in seen.told("begun")] == [
-            (0, "2"),
-            (1, "2"),
-            (2, "2"),
-        ]
+def test_variables_that_the_user_set_are_kept(side_by_side: SideBySide) -> None:
+    env = {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "CUDA_VISIBLE_DEVICES": "2,3"}
+    for seen in side_by_side(PROBE, "--standalone", "--nproc-per-node", 2, env=env):
+        found = [{name: environment[name] for name in env} for environment in environments(seen)]
+        assert found == [env, env]
 
 
 def test_the_process_of_a_worker_is_the_same_to_its_script(side_by_side: SideBySide) -> None:
@@ -211,12 +194,16 @@ def test_the_process_of_a_worker_is_the_same_to_its_script(side_by_side: SideByS
             descriptors=sorted(int(name) for name in os.listdir("/proc/self/fd") if int(name) < 3),
         )
         tell("handlers", **{str(n): repr(signal.getsignal(n)) for n in signal.valid_signals() if n < 32})
+        # torchelastic makes no folder for it when a script writes it: the launcher must have.
+        folder = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
+        tell("folder of the error file", mode=oct(os.stat(folder).st_mode & 0o170000))
         """
 
     torchrun, phalanx = side_by_side(source, "--standalone", arguments=("--lr", "0.1"))
 
-    for event in "process", "handlers":
+    for event in "process", "handlers", "folder of the error file":
         assert phalanx.told(event)[0].facts == torchrun.told(event)[0].facts
+    assert phalanx.told("folder of the error file")[0]["mode"] == "0o40000"
 
 
 def test_a_worker_has_no_descriptor_of_its_launcher_but_the_one_for_crashes(side_by_side: SideBySide) -> None:
@@ -233,22 +220,11 @@ def test_a_worker_has_no_descriptor_of_its_launcher_but_the_one_for_crashes(side
         tell("descriptors", beyond_stderr=[link for number, link in sorted(links.items()) if number > 2])
         """
 
-    _, phalanx = side_by_side(source, "--standalone", "--nproc-per-node", 2, "-t", 3)
+    phalanx = side_by_side.under(
+        launcher_under_test(), source, "--standalone", "--nproc-per-node", 2, "-t", 3
+    )
 
+    assert len(phalanx.told("descriptors")) == 2
     for event in phalanx.told("descriptors"):
         assert all("crash" in link for link in event["beyond_stderr"]), event
         assert len(event["beyond_stderr"]) <= 1
-
-
-def test_the_error_file_of_a_worker_has_its_folder(side_by_side: SideBySide) -> None:
-    """torchelastic makes no folder for it when a script writes it: the launcher must have."""
-    source = """
-        import os
-        from telling import tell
-
-        folder = os.path.dirname(os.environ["TORCHELASTIC_ERROR_FILE"])
-        tell("folder", mode=oct(os.stat(folder).st_mode))
-        """
-
-    for seen in side_by_side(source, "--standalone"):
-        assert Path(seen.told("folder")[0]["mode"]).name.startswith("0o40")

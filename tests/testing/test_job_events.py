@@ -14,7 +14,7 @@ from phalanx.testing.trace import AgentEnded, Happened, Observation, WorkerEnded
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 120, 12))
+@pytest.mark.parametrize("first", range(0, 60, 12))
 def test_agents_tell_what_happens_in_bad_minutes(first: int) -> None:
     for seed in range(first, first + 12):
         World(seed, Scenario.drawn(seed, nodes=4), observes=True).run()
