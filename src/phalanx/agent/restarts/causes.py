@@ -20,7 +20,8 @@ _RUNPY = "<frozen runpy>"  # what runs a module leaves by itself only where ther
 _USAGE = 2
 _CANNOT_EXECUTE, _NOT_FOUND = 126, 127  # a shell's
 # A number, an address, a time, a temporary name: a word with a digit in it, and what hangs on to it.
-_NUMBERS = r"[-+.:\w]*\d[-+.:\w]*"  # compiled when a job has failed
+# From the word's beginning only: a long word without one would else be searched from each of its letters on.
+_NUMBERS = r"(?<![-+.:\w])[-+.:\w]*\d[-+.:\w]*"  # compiled when a job has failed
 _PLACE = r" at (\S+:\d+)$"
 
 
