@@ -9,6 +9,8 @@ PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Without its bytecode at hand a launcher compiles itself at each start, and a measurement of it measures the compiler.
 unexport PYTHONDONTWRITEBYTECODE
+# The examples' configuration files read a variable of this name.
+unexport WORKERS
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

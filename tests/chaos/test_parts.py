@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,12 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.chaos import injector
+from phalanx.chaos import injector, watch
+from phalanx.chaos.acts import Acts
+from phalanx.chaos.faults import Opened, Wait
 from phalanx.chaos.guard import Guard
 from phalanx.chaos.hold import Held, hold
 from phalanx.chaos.jobs import Agent, Process, Worker, descendants, open_process, same_job
+from phalanx.chaos.orders import Orders
+from phalanx.chaos.plan import Act, NotHere, Step
 from phalanx.chaos.progress import Progress
 from phalanx.chaos.sockets import ESTABLISHED, LISTENING, connections, sockets_of
+from phalanx.chaos.waiting import Signals
 from phalanx.cli.chaos import main
 from phalanx.multiprocessing import pidfd
 from phalanx.multiprocessing.procfs import start_ticks_of
@@ -182,11 +188,62 @@ def test_a_system_without_pidfds_is_one_sentence(
 def test_what_is_waited_for_is_said_while_it_lasts_and_at_the_end(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(injector, "_QUIET_S", 0.0)
+    monkeypatch.setattr(watch, "_QUIET_S", 0.0)
     assert main(["kill", "--seed", "", "--", "sleep", "0.3"]) == 1
     waiting, last = (line.split(" s: ")[1] for line in capfd.readouterr().err.splitlines())
     assert waiting == "waiting: no job has workers below the command"
     assert last == "injected nothing (no job has workers below the command); the command ended with 0; seed "
+
+
+def test_what_is_in_the_way_is_said_at_once_and_anew_when_it_is_something_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    being_started, held = "the job's workers are being started", Held("somebody has it")
+    gone = NotHere("rank 3 is not here")
+    reasons: list[str | Exception | None] = [
+        being_started,
+        being_started,
+        held,
+        held,
+        being_started,
+        gone,
+        None,
+    ]
+
+    def next_reason(_step: Step) -> str | None:
+        reason = reasons.pop(0)
+        if isinstance(reason, Exception):
+            raise reason
+        return reason
+
+    with Signals() as signals:
+        one = injector._Injector(Orders(act=Act.STOP), signals)
+        monkeypatch.setattr(one, "_try", next_reason)
+        one._act(Step(number=1, wait_s=0.0, draw=1))
+    said = [line.split(" s: ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["waiting: somebody has it", "waiting: rank 3 is not here"]
+
+
+def test_a_killed_launcher_is_waited_for_as_it_may_be_seen_until_it_has_died(
+    sleeper: subprocess.Popen[bytes],
+) -> None:
+    done: list[str] = []
+
+    def waiting_for(found: list[Opened]) -> Wait:
+        def wait(_until: float) -> bool:
+            assert all(pidfd.has_ended(opened.pidfd, LIMIT_S) for opened in found)
+            done.append("died")
+            return False
+
+        return wait
+
+    acts = Acts(
+        Orders(act=Act.KILL, is_agent=True), say=done.append, did=done.append, waiting_for=waiting_for
+    )
+    launcher = agent("x", 0, pid=sleeper.pid, start_ticks=start_ticks_of(sleeper.pid) or 0)
+    assert acts.on_agent(launcher) is None
+    assert re.match("killed the agent of node 0", done[0])
+    assert done[1:] == ["died"]
 
 
 def test_progress_says_what_it_lacks(tmp_path: Path) -> None:
@@ -222,9 +279,11 @@ def test_progress_is_that_of_the_last_job_in_the_file(tmp_path: Path) -> None:
     assert Progress(str(file), only_new=True).look() == 0
 
 
-def agent(run_id: str, node: int, *, pid: int, round_number: int = 1, master: str = "a:1") -> Agent:
+def agent(
+    run_id: str, node: int, *, pid: int, start_ticks: int = 1, round_number: int = 1, master: str = "a:1"
+) -> Agent:
     worker = Worker(Process(pid + 1, 1), node, 0, node, 1, 2, round_number, run_id, "token", master)
-    return Agent(Process(pid, 1), "run train.py", (worker,))
+    return Agent(Process(pid, start_ticks), "run train.py", (worker,))
 
 
 def test_agents_are_of_one_job_by_its_id_its_places_and_where_they_meet() -> None:

@@ -112,7 +112,7 @@ def test_an_error_that_comes_while_one_waits_for_room_is_no_reason_not_to_take_t
     assert done == list(range(2, 100))
 
 
-def test_of_two_errors_both_are_logged_and_the_first_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_two_errors_both_are_logged_and_raised_as_one(caplog: pytest.LogCaptureFixture) -> None:
     def fail(text: str) -> None:
         raise OSError(text)
 
@@ -123,8 +123,10 @@ def test_of_two_errors_both_are_logged_and_the_first_is_raised(caplog: pytest.Lo
     saves.put(1, lambda: fail("first"))
     saves.put(2, lambda: fail("second"))
     go.set()
-    with pytest.raises(OSError, match="first"):
+    with pytest.raises(OSError, match="second") as raised:
         saves.wait(LIMIT_S)
+    assert raised.value.__notes__ == ["also, step 1 was not saved: OSError: first"]
+    saves.wait(LIMIT_S)
     assert "step 1 was not saved: OSError: first" in caplog.text
     assert "step 2 was not saved: OSError: second" in caplog.text
 
@@ -198,6 +200,19 @@ def test_where_no_thread_can_be_started_saves_are_done_in_the_foreground(
     saves.put(5, lambda: done.append(threading.current_thread().name))
     saves.wait(LIMIT_S)
     assert done == ["MainThread", "phalanx-checkpoint"]
+
+
+def test_an_error_in_the_foreground_is_not_hidden_by_one_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    saves = Background(1)
+    saves.put(1, lambda: 1 / 0)
+    while not saves._errors:
+        time.sleep(0.001)
+    while saves._thread is not None:
+        time.sleep(0.001)
+    monkeypatch.setattr("threading._start_new_thread", _no_thread)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        saves.put(2, _interrupt)
+    assert raised.value.__notes__ == ["also, step 1 was not saved: ZeroDivisionError: division by zero"]
 
 
 def _no_thread(*_: object, **__: object) -> None:
@@ -276,7 +291,7 @@ def test_an_error_is_said_when_it_happens_and_not_only_when_somebody_asks(tmp_pa
     go.set()
     saves.wait()
     saves.put(9, lambda: 1 / 0)
-    while not saves._error:
+    while not saves._errors:
         time.sleep(0.001)
     os._exit(3)
     """

@@ -43,7 +43,7 @@ class Late(Shared):
 
 def _wait_for_error(rank: Checkpointer) -> None:
     ends_at = time.monotonic() + LIMIT_S
-    while rank._saves._background._error is None:  # type: ignore[union-attr]
+    while not rank._saves._background._errors:  # type: ignore[union-attr]
         assert time.monotonic() < ends_at
         time.sleep(0.001)
 
@@ -96,6 +96,27 @@ def test_the_save_that_raises_the_error_of_an_earlier_one_is_taken_itself(
         rank.save(2, State())
     rank.close()
     assert rank.steps() == [2]
+
+
+def test_a_with_block_that_fails_says_all_that_was_not_saved(tmp_path: Path) -> None:
+    def train(rank: Checkpointer) -> None:
+        with rank:
+            for step in (1, 2):
+                rank._saves._background.put(step, _fail)  # type: ignore[union-attr]
+            while len(rank._saves._background._errors) < 2:  # type: ignore[union-attr]
+                time.sleep(0.001)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        train(Checkpointer(tmp_path, background=2, world_size=1))
+    assert raised.value.__notes__ == [
+        "also, a save in the background failed: disk full",
+        "also, a save in the background failed: step 1 was not saved: OSError: disk full",
+    ]
+
+
+def _fail() -> None:
+    raise OSError("disk full")
 
 
 def _step(rank: Checkpointer, step: int) -> int:

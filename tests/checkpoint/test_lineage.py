@@ -11,11 +11,9 @@ import pytest
 from tests.checkpoint.thread_ranks import Shared, together
 
 from phalanx.checkpoint import CannotCheck, Checkpointer, SaveFailed
-from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import RealFiles
-from phalanx.checkpoint.lineage import Lineage
-from phalanx.checkpoint.locks import Hold
-from phalanx.checkpoint.naming import step_name
+from phalanx.checkpoint.locks import Mark
+from phalanx.checkpoint.naming import MANIFEST, step_name
 
 
 def weights(folder: Path) -> None:
@@ -50,14 +48,32 @@ def test_what_was_in_the_way_once_is_not_in_the_way_of_later_saves(
     assert not caplog.records
 
 
-def test_a_step_that_is_removed_before_the_first_save_leaves_its_number_to_nobody(quick_folder: Path) -> None:
-    lineage = Lineage(StepDirectory(quick_folder))
+def test_a_step_that_is_made_later_is_not_in_the_way_though_it_has_the_number_of_one_that_was(
+    quick_folder: Path,
+) -> None:
+    back = gone_back(quick_folder)
+    # The same folder: file systems give the number of what was removed last to what is made next.
+    os.utime(quick_folder / step_name(200) / MANIFEST)
+    back.save(150, weights)
+    assert back.steps() == [100, 150, 200]
+
+
+@pytest.mark.parametrize("lacks", ["manifest", "nothing"])
+def test_a_step_without_a_manifest_is_in_the_way_too(quick_folder: Path, lacks: str) -> None:
     gone_back(quick_folder)
-    lineage.goes_on_from(100, writes=True)
+    if lacks == "manifest":
+        (quick_folder / step_name(200) / MANIFEST).unlink()
+    back = Checkpointer(quick_folder, keep=9)
+    back.load(100, lambda saved: None)
+    back.save(150, weights)
+    assert back.steps() == [100, 150]
+
+
+def test_a_step_that_is_gone_is_in_nobodys_way(quick_folder: Path) -> None:
+    back = gone_back(quick_folder)
     shutil.rmtree(quick_folder / step_name(200))
-    for number in range(50):  # file systems give the number of what was removed last to what is made next
-        (quick_folder / str(number)).mkdir()
-        assert not lineage.superseded[200].is_at(quick_folder / str(number))
+    back.save(150, weights)
+    assert back.steps() == [100, 150]
 
 
 def test_all_ranks_know_that_what_was_in_the_way_is_not_any_more(tmp_path: Path) -> None:
@@ -115,20 +131,19 @@ def test_a_save_that_fails_leaves_the_newer_steps_where_they_are(how: str, quick
     assert back.steps() == [100, 150], "it is in the way still"
 
 
-def test_a_newer_step_that_cannot_be_opened_is_not_forgotten(quick_folder: Path) -> None:
-    class TooMany(RealFiles):
-        def hold(self, folder: Path) -> Hold:
-            if folder.name == step_name(200):
-                raise OSError(errno.EMFILE, "Too many open files", str(folder))
-            return super().hold(folder)
+def test_a_newer_step_that_cannot_be_told_is_not_forgotten(
+    quick_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(step: Path) -> Mark:
+        raise OSError(errno.ESTALE, "Stale file handle", str(step))
 
     back = gone_back(quick_folder, to=200)
-    back._settings.directory.files = TooMany()
-    with pytest.raises(CannotCheck, match=r"step 200 cannot be checked: .*Too many open files"):
+    monkeypatch.setattr("phalanx.checkpoint.lineage.mark_of", stale)
+    with pytest.raises(CannotCheck, match=r"step 200 cannot be checked: .*Stale file handle"):
         back.load(100, lambda saved: None)
 
 
-def test_a_checkpointer_that_is_closed_holds_nothing(quick_folder: Path) -> None:
+def test_no_file_is_held_for_what_is_in_the_way(quick_folder: Path) -> None:
     def held() -> list[str]:
         found = []
         for number in os.listdir("/proc/self/fd"):
@@ -139,7 +154,5 @@ def test_a_checkpointer_that_is_closed_holds_nothing(quick_folder: Path) -> None
         return [path for path in found if path.startswith(str(quick_folder))]
 
     back = gone_back(quick_folder)
-    assert held() == [str(quick_folder / step_name(200))]
-    assert back.verify() == []
-    back.close()
+    assert back._saves._lineage.superseded
     assert held() == []

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.checkpoint.thread_ranks import Shared, seeing
 
+from phalanx.checkpoint import Checkpointer
 from phalanx.checkpoint.agreement import Finding, Member, Publish, Request, finish_save, resume
 from phalanx.checkpoint.exceptions import NoPeers
 from phalanx.checkpoint.peers import Alone, Peers, RankGroup, StorePeers, find_peers
@@ -221,15 +223,56 @@ class TestARankWhoseScriptHasEnded:
             assert self.save(first) is None
             assert late.result(LIMIT_S) is None
 
+    @pytest.mark.parametrize("where", ["write", "tidy", "copy"])
+    def test_has_all_its_patience_for_one_that_has_called_save(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, where: str
+    ) -> None:
+        monkeypatch.setattr("phalanx.checkpoint.peers._ENDED_S", 0.0)
+        store, has_called = Watched(), threading.Event()
+        slow, quick = (
+            Checkpointer(
+                tmp_path, sharded=True, background=1, rank=rank, world_size=2, store=store, timeout_s=LIMIT_S
+            )
+            for rank in range(2)
+        )
+
+        def wait(*_: object) -> dict[str, int]:
+            has_called.set()
+            assert store.is_waited_for.wait(LIMIT_S)
+            return {}
+
+        def write(folder: Path) -> None:
+            (folder / "mine").write_bytes(b"1")
+            wait()
+
+        def save(state: object) -> None:
+            slow.save(7, state)
+            slow.wait()
+
+        for one in (slow, quick):
+            one._saves._rank_group()._name = "c"
+        if where == "tidy":
+            monkeypatch.setattr(slow._saves, "_tidy_shared", wait)
+        state = {"write": write, "tidy": {}, "copy": SimpleNamespace(write=write, snapshot=wait)}[where]
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(save, state)
+            assert has_called.wait(LIMIT_S)
+            quick.save(7, {"mine": 1})
+            quick.wait()
+            late.result(LIMIT_S)
+        assert quick.steps() == [7]
+
     def test_counts_anew_from_the_last_sign_of_the_others(self) -> None:
         store = Watched()
         first, second = self.groups(store)
         for rank_group in (first, second):  # else they would give up at once: their scripts ended long ago
-            rank_group.come(1)
+            rank_group.come(rank_group.next_number())
+
+        def save_the_first(rank_group: RankGroup) -> Any:
+            return rank_group.hold(1, finish_save(rank_group.me, 5, None), lambda _: None)
+
+        assert _together([first, second], save_the_first) == [None, None]
         with ThreadPoolExecutor(1) as pool:
-            early = pool.submit(self.save, second)
-            assert self.save(first) is None
-            assert early.result(LIMIT_S) is None
             store.looks, store.is_waited_for = 0, threading.Event()
             waits = pool.submit(self.save, first)
             assert store.is_waited_for.wait(LIMIT_S)

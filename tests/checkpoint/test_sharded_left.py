@@ -140,6 +140,36 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
 
 
 @pytest.mark.parametrize("end", ENDS)
+def test_who_ends_while_it_waits_for_all_to_begin_tells_the_others(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, end: BaseException
+) -> None:
+    class State:
+        is_collective = True
+
+        def write(self, folder: Path) -> None:
+            (folder / "mine").write_bytes(b"1")
+
+    three, waits = ranks(3), threading.Event()
+    for rank in three:
+        rank._saves._rank_group().timeout_s = LIMIT_S
+
+    def leave(*_: Any) -> None:
+        waits.set()
+        raise end
+
+    def save(rank: Checkpointer) -> None:
+        assert rank is three[1] or waits.wait(LIMIT_S)
+        rank.save(7, State())
+
+    with monkeypatch.context() as ended:
+        ended.setattr(three[1]._saves._rank_group(), "_hear", leave)
+        outcomes = together(three, lambda rank: _outcome(rank, save))
+    assert outcomes[1] is end
+    assert _others_fail(outcomes, 1, end)
+    assert together(three, _save(8)) == [None] * 3
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_who_ends_before_it_writes_tells_the_others(
     ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch, end: BaseException
 ) -> None:

@@ -85,6 +85,50 @@ def test_which_steps_are_good_is_found_out_before_names_are_locked(quick_folder:
     assert StepDirectory(quick_folder, Unlocked(quick_folder)).retain(2) == [1]
 
 
+class CountsLocks(RealFiles):
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.locks = folder, 0
+
+    def lock(self, folder: Path, *, exclusive: bool) -> Lock:
+        self.locks += folder == self.folder
+        return super().lock(folder, exclusive=exclusive)
+
+
+def test_who_stops_with_the_names_locked_is_waited_for_once_and_not_for_each_step(quick_folder: Path) -> None:
+    for step in (1, 2, 3, 4):
+        checkpointer(quick_folder, keep=9).save(step, writer(RealFiles(), step, "first"))
+    files = CountsLocks(quick_folder)
+    assert StepDirectory(quick_folder, files).retain(1) == [1, 2, 3]
+    assert files.locks == 1
+    for step in (5, 6):
+        left_over(quick_folder, step)
+    StepDirectory(quick_folder, files).tidy()
+    assert names(quick_folder) == {step_name(4), "latest"}
+    assert files.locks == 2
+
+
+@pytest.mark.parametrize("has_locked", [False, True])
+def test_what_is_made_anew_under_the_name_of_what_was_left_over_is_not_removed(
+    quick_folder: Path, has_locked: bool
+) -> None:
+    class MadeAnew(RealFiles):
+        times = 0
+
+        def lock(self, folder: Path, *, exclusive: bool) -> Lock:
+            lock = super().lock(folder, exclusive=exclusive) if has_locked else None
+            if folder == left:
+                self.times += 1
+                if self.times == 2:  # the first time is to look whether it was left over
+                    shutil.rmtree(left)
+                    left_over(quick_folder, 1)
+            return lock or super().lock(folder, exclusive=exclusive)
+
+    left = left_over(quick_folder, 1)
+    os.utime(left, (1, 1))  # of long ago
+    StepDirectory(quick_folder, MadeAnew()).tidy()
+    assert names(quick_folder) == {left.name}
+
+
 def test_a_good_step_that_another_process_removes_meanwhile_is_not_counted(quick_folder: Path) -> None:
     class RemovedMeanwhile(RealFiles):
         def lock(self, folder: Path, *, exclusive: bool) -> Lock:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.system.chaos import Start
 from tests.system.launch import Launch, Script
-from tests.system.machines import SHORT_LEASE, Agents, Network, begin_together, c10d, meeting
+from tests.system.machines import SHORT_LEASE, Agent, Agents, Network, begin_together, c10d, meeting
 
 PAGE = (Path(__file__).parents[2] / "docs/chaos.md").read_text()
 MEMBER = "from meeting import attend; attend()"
@@ -86,20 +86,30 @@ def test_ranks_are_others_when_a_node_was_lost_and_came_back(
 ) -> None:
     """The page's command for it, with a job that is named."""
     host, train = network.host(1), script(MEMBER)
-    arguments = (*meeting("c10d", "127.0.0.1:29400", "1:2", **SHORT_LEASE), train)
-    first = agents(host, *arguments)
-    first.begun(world=1)
-    second = agents(host, *arguments, env={"BLACK_BOX_HOST": "second"})
-    before = begin_together([first, second], world=2)
+    arguments = (*meeting("c10d", "127.0.0.1:29400", "1:3", **SHORT_LEASE), train)
+    members = [agents(host, *arguments)]
+    before = 0
+    for world in (1, 2, 3):  # one after the other, so it is known who has which rank
+        before = begin_together(members, world=world, newer_than=before)
+        if world < 3:
+            members.append(agents(host, *arguments, env={"BLACK_BOX_HOST": f"member {world}"}))
+    first, second, third = members
+    assert ranks(members, before) == [0, 1, 2]
     assert "phalanx chaos kill --job any --agent --node 1" in PAGE
 
     killer = chaos("kill", "--agent", "--node", 1, "--job", second.process.pid)
     assert killer.wait() == 0
-    third = agents(host, *arguments, env={"BLACK_BOX_HOST": "third"})
-    begin_together([first, third], world=2, newer_than=before)
+    before = begin_together([first, third], world=2, newer_than=before)
+    assert ranks([first, third], before) == [0, 1]
+    again = agents(host, *arguments, env={"BLACK_BOX_HOST": "again"})
+    before = begin_together([first, third, again], world=3, newer_than=before)
 
-    assert re.search(
-        r"phalanx: a node joined: \S+: round \d+ has 2 nodes, 2 workers; rank", first.stderr.decode()
-    )
+    assert ranks([first, third, again], before) == [0, 1, 2]
+    third.printed(f": round {before} has 3 nodes, 3 workers; rank 1 is here")
     network.order("exit 0")
-    assert [first.wait(), third.wait()] == [0, 0]
+    assert [one.wait() for one in (first, third, again)] == [0, 0, 0]
+
+
+def ranks(members: list[Agent], round_number: int) -> list[int | None]:
+    """The rank of the worker of each in this round."""
+    return [one.until("begun", round=round_number).rank for one in members]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 
 from phalanx.chaos import sentences
@@ -15,6 +16,8 @@ from phalanx.chaos.plan import Act, names
 from phalanx.multiprocessing.pidfd import has_ended
 
 __all__ = ["Acts"]
+
+_DYING_S = 5.0  # a killed process may have to wait for a CPU to die on
 
 
 class Acts:
@@ -47,6 +50,10 @@ class Acts:
                 return "the agent has ended"
             if orders.act is Act.KILL:
                 self._kill(found, who)
+                if (
+                    orders.signum == signal.SIGKILL
+                ):  # who is still seen would be met, and counted, by the next step
+                    self._waiting_for(found)(time.monotonic() + _DYING_S)
             elif orders.act is Act.FREEZE:
                 self._held(found, who, "froze", "goes on", with_children=False)
             else:

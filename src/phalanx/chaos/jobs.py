@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Collection
 
-from phalanx.multiprocessing.procfs import Stat, read_all, read_file, read_stat, start_ticks_of
+from phalanx.multiprocessing.procfs import Stat, now_ticks, read_all, read_file, read_stat, start_ticks_of
 from phalanx.records import Struct
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
 _GONE = "ZX"
 _KEEPER = "phalanx-keeper"
 _LOOKS, _LOOK_S = 20, 0.005
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SHOWN = 60  # letters of a command in a message
 
 
@@ -112,6 +113,11 @@ class Job(Struct):
     def is_whole(self) -> bool:
         """Whether all workers of the job are here."""
         return len(self.workers) >= self.agents[0].workers[0].world_size
+
+    @property
+    def age_s(self) -> float:
+        """How long ago the last of its workers here was started."""
+        return (now_ticks() - max(one.process.start_ticks for one in self.workers)) / _TICKS_PER_S
 
     def __str__(self) -> str:
         """The job in a list of several: id, script, ranks, pids."""

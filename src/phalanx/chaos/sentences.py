@@ -104,13 +104,13 @@ def aim_words(aim: Aim, *, is_agent: bool) -> str:
     return f"{who} of {node}" if node else f"{who} on this machine"
 
 
-def counted(done: dict[Act, int]) -> str:
+def counted(act: Act, done: int) -> str:
     """What was done in all.
 
-    >>> counted({Act.KILL: 2, Act.SLOW: 1})
-    '2 kills, 1 slow-down'
+    >>> counted(Act.KILL, 2), counted(Act.SLOW, 1), counted(Act.STOP, 0)
+    ('2 kills', '1 slow-down', 'nothing')
     """
-    return ", ".join(f"{n} {_NOUNS[act]}{'s' if n > 1 else ''}" for act, n in done.items()) or "nothing"
+    return f"{done} {_NOUNS[act]}{'s' if done > 1 else ''}" if done else "nothing"
 
 
 def unnamed(deed: str, here: Sequence[str]) -> str:

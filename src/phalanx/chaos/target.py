@@ -9,12 +9,15 @@ from phalanx.chaos.jobs import Agent, Job, Worker, find_jobs, open_process
 from phalanx.chaos.plan import Aim, Place, node_for, ranks_for
 from phalanx.multiprocessing.pidfd import has_ended
 
-__all__ = ["ANY", "COMPLETE_S", "Mistaken", "Target", "ranks_of", "the_job"]
+__all__ = ["ANY", "LATE_S", "OTHERS_S", "Mistaken", "Target", "has_started", "ranks_of", "the_job"]
 
 ANY = "any"  # --job: whichever is here, if it is the only one
-# Workers of a round are started one after the other. If some are missing for this long, they have ended.
-COMPLETE_S = 1.0
-_LATE_S = 10.0  # the same of a whole agent, which is slower, and may have no place in the round
+# Who of a round has not been seen so long after the last one was started has ended, or is on another machine. Agents,
+# and the workers of each, are started one after the other, and a machine with much to do is slow with it.
+LATE_S = 10.0
+OTHERS_S = (
+    1.0  # for more agents of a job that was just found, if ranks are missing: most are on other machines
+)
 
 
 class Mistaken(Exception):
@@ -42,6 +45,11 @@ def _is_meant(job: Job, wanted: str) -> bool:
     )
 
 
+def has_started(job: Job) -> bool:
+    """Whether all workers of its agents here are there, or those who are not have had the time to be."""
+    return job.is_complete or job.age_s >= LATE_S
+
+
 class Target:
     """A job that was found once, and is followed from then on: its agents are held by pidfds.
 
@@ -53,7 +61,7 @@ class Target:
         self._run_id = job.run_id
         self._below = below
         self._agents: dict[int, tuple[Agent, int]] = {}  # by pid: as it was last seen with workers
-        self._rounds: tuple[tuple[tuple[int, int], ...], float] = ((), 0.0)  # those last seen, and since when
+        self._complete: dict[int, int] = {}  # by pid: the last round of which all its workers were seen
         self._killed: dict[tuple[int, int], Worker] = {}  # by agent and local rank: not back yet
         self._follow(job.agents)
 
@@ -95,17 +103,14 @@ class Target:
         """These workers of it were killed by SIGKILL, which no worker survives."""
         self._killed |= {place: one for place, one in _by_place(job).items() if one in workers}
 
-    def is_settled(self, job: Job, now: float) -> bool:
+    def is_settled(self, job: Job) -> bool:
         """Whether all workers are there, or those who are not have had the time to be.
 
         Not before who was killed has come again, or the others are in a newer round. Until then the dead may still be
         seen, and the others are being stopped, for as long as their grace is: who is drawn from these was not meant.
         """
         self._forget_ended()
-        rounds = tuple(sorted((agent.pid, agent.workers[0].round) for agent in job.agents))
-        if rounds != self._rounds[0]:
-            self._rounds = (rounds, now)
-        newest = max(round_number for _, round_number in rounds)
+        newest = max(one.round for one in job.workers)
         here = _by_place(job)
         self._killed = {
             place: one
@@ -118,8 +123,9 @@ class Target:
             return False
         # An agent that is late has no workers: drawn from those of the others, a seed would meet somebody else.
         is_late = len(job.agents) < len(self._agents) and not job.is_whole
-        limit_s = _LATE_S if is_late else COMPLETE_S
-        return (job.is_complete and not is_late) or now >= self._rounds[1] + limit_s
+        # Who is missing where all have been seen has ended.
+        were_there = all(self._complete.get(one.pid) == one.workers[0].round for one in job.agents)
+        return (were_there and not is_late) or job.age_s >= LATE_S
 
     def agent(self, aim: Aim, draw: int, *, is_fit: Callable[[Agent], bool]) -> Agent:
         """The agent that is meant, also one that has no workers at the moment. Raises ``NotHere``.
@@ -146,6 +152,8 @@ class Target:
 
     def _follow(self, agents: list[Agent] | tuple[Agent, ...]) -> None:
         for agent in agents:
+            if agent.is_complete:
+                self._complete[agent.pid] = agent.workers[0].round
             if self._has(agent):
                 self._agents[agent.pid] = (agent, self._agents[agent.pid][1])
                 continue

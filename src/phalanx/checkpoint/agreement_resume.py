@@ -79,8 +79,9 @@ def _agreed(
     directory: StepDirectory,
     share: tuple[int, int] | None,
     fault: BaseException | None,
+    step: int | None = None,
 ) -> tuple[Resumption, dict[int, Hold]]:
-    """What all ranks agree on when they look once, and the folders that this one looked at."""
+    """What all ranks agree on when they look once, and the folders that this one looked at; of ``step`` alone."""
     holds: dict[int, Hold] = {}
     looks = _Looks(directory, rank_group.timeout_s)
 
@@ -91,15 +92,19 @@ def _agreed(
         return _finding(directory, request.step, share, holds)
 
     said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = rank_group.hold(rank_group.next_number(), resume(rank_group.me, said), look)
+    me = rank_group.me
+    words = resume(me, said) if step is None else load(me, step, said)
+    agreed = rank_group.hold(rank_group.next_number(), words, look)
     if fault is not None:
         raise fault
     if looks.fault is not None:
         raise CheckpointError(looks.fault)
-    if agreed.error is not None:
-        kind = CannotCheck if agreed.is_unsure else CheckpointError
-        raise kind(f"the ranks have not agreed on a step to resume from: {agreed.error}")
-    return agreed, holds
+    if agreed.error is None:
+        return agreed, holds
+    why = f"the ranks have not agreed on a step to resume from: {agreed.error}"
+    if step is not None:
+        why = f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {directory.folder})"
+    raise (CannotCheck if agreed.is_unsure else CheckpointError if step is None else NoGoodStep)(why)
 
 
 class _Looks:
@@ -149,24 +154,7 @@ def agreed_load(
 
     ``fault``: what this rank must raise instead; all others are told.
     """
-    holds: dict[int, Hold] = {}
-
-    looks = _Looks(directory, rank_group.timeout_s)
-
-    def look(request: Local) -> Finding | Listing:
-        if isinstance(request, List):
-            return looks.listing(request.wanted)
-        return _finding(directory, step, share, holds)
-
-    said = None if fault is None else str(fault) or type(fault).__name__
-    agreed = rank_group.hold(rank_group.next_number(), load(rank_group.me, step, said), look)
-    if fault is not None:
-        raise fault
-    if agreed.error is not None:
-        kind = CannotCheck if agreed.is_unsure else NoGoodStep
-        raise kind(
-            f"step {step} cannot be loaded: {_without_number(step, agreed.error)} (in {directory.folder})"
-        )
+    _, holds = _agreed(rank_group, directory, share, fault, step)
     return holds[step]
 
 

@@ -26,8 +26,8 @@ __all__ = ["Background"]
 class Background:
     """A queue of saves with ``room`` for those that wait, beside the one that is being written.
 
-    An error of a save is logged when it happens, and raised by the next ``wait`` or ``raise_error``: the first one,
-    once. Safe in threads, and in signal handlers of a thread that waits here.
+    An error of a save is logged when it happens, and raised by the next ``wait`` or ``raise_error``, once; of several
+    the last one, with notes of the others. Safe in threads, and in signal handlers of a thread that waits here.
     """
 
     def __init__(self, room: int) -> None:
@@ -46,7 +46,7 @@ class Background:
         self._waiting: deque[tuple[int, Callable[[], object]]] = deque()
         self._saving: int | None = None
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._errors: list[tuple[int, BaseException]] = []
 
     def _here(self) -> threading.Condition:
         if self._pid != os.getpid():
@@ -109,11 +109,15 @@ class Background:
             raise StillSaving(f"not saved after {timeout_s:g} s: {_steps(pending)}; the save goes on")
 
     def raise_error(self) -> None:
-        """Raise the error of a save that nobody has been told of."""
+        """Raise the error of a save that nobody has been told of, with notes of the others."""
         with self._here():
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
+            errors, self._errors = self._errors, []
+        if not errors:
+            return
+        *others, (_, error) = errors
+        for step, other in others:
+            error.add_note(f"also, {_said(step, other)}")
+        raise error
 
     def _is_own_thread(self) -> bool:
         import threading
@@ -137,12 +141,11 @@ class Background:
             except BaseException as raised:  # noqa: BLE001 # the border: it is raised where the program can see it
                 error = _of_thread(step, raised) if is_thread else raised
                 # Now, not when it is raised: that may be in an hour, or never, and then this line is all there is.
-                with suppress(
-                    Exception
-                ):  # of a filter, say; waiting for a thread that is gone would be worse
+                # What a filter raises, say, is less than a wait for a thread that is gone.
+                with suppress(Exception):
                     _log().error("%s; the next call raises it, if there is one", _said(step, error))
                 with changed:
-                    self._error = self._error or error
+                    self._errors.append((step, error))
                     changed.notify_all()
             del save  # it holds a copy of the state
 

@@ -165,7 +165,8 @@ class Checkpointer:
         try:  # not waiting: whoever restarts this job has to hear of the error now
             self._saves.refuse_more()
         except Exception as late:  # noqa: BLE001 # the first error is the one to act on
-            error.add_note(f"also, a save in the background failed: {late}")
+            for text in (str(late), *getattr(late, "__notes__", ())):
+                error.add_note(f"also, a save in the background failed: {text.removeprefix('also, ')}")
 
     def _read(self, step: int, hold: Hold, reader: Any) -> Loaded:
         from phalanx.checkpoint.reading import read

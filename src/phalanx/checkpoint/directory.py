@@ -17,7 +17,7 @@ from phalanx.checkpoint import naming
 from phalanx.checkpoint.exceptions import CannotCheck, NoGoodStep
 from phalanx.checkpoint.files import Files, RealFiles
 from phalanx.checkpoint.listing import all_steps, is_folder, own_steps
-from phalanx.checkpoint.locks import TRIES, Hold, changing
+from phalanx.checkpoint.locks import TRIES, Hold, Mark, changing, has_mark
 from phalanx.checkpoint.manifest import Manifest
 from phalanx.checkpoint.origin import log
 from phalanx.checkpoint.replacing import free_aside_name, put_in_place
@@ -158,11 +158,11 @@ class StepDirectory:
         step: int,
         *,
         still_wanted: Callable[[], None] | None = None,
-        supersedes: Mapping[int, Hold] | None = None,
+        supersedes: Mapping[int, Mark] | None = None,
     ) -> Path:
         """Give a staged step its name, on the disk, and let ``latest`` point to the newest. Raises ``OSError``.
 
-        The steps of ``supersedes`` that are still the same folders are set aside right before: training has gone on
+        The steps of ``supersedes`` that are still the same are set aside right before: training has gone on
         from an older one, and would otherwise resume from them. They get their names back if this fails.
         """
         moved: dict[Path, Path] = {}
@@ -209,10 +209,9 @@ class StepDirectory:
         if len(good) < keep:
             return []
 
-        def unless_needed(path: Path, folder: Path, files: Files) -> Path | None:
-            with changing(folder, files):
-                are_there = all(is_folder(folder / own[step]) for step in good)
-                return doomed(path, folder, files) if are_there else None
+        def unless_needed(path: Path) -> Path | None:
+            are_there = all(is_folder(self.folder / own[step]) for step in good)
+            return doomed(path, self.folder, self.files) if are_there else None
 
         old = {self.folder / own[step]: step for step in sorted(own) if step < good[-1] and step != just}
         return [old[path] for path in remove(self.folder, self.files, old, unless_needed)]
@@ -258,11 +257,11 @@ class StepDirectory:
                     "%s may not be read, so %s may be gone after a power loss", path.parent, path.name
                 )
 
-    def _supersede(self, steps: Mapping[int, Hold], moved: dict[Path, Path]) -> None:
+    def _supersede(self, steps: Mapping[int, Mark], moved: dict[Path, Path]) -> None:
         """Put into ``moved`` from where to where."""
         for step in sorted(steps):
             path = self.folder / naming.step_name(step)
-            if steps[step].is_at(path):
+            if has_mark(path, steps[step]):
                 aside = free_aside_name(self.folder, step, "superseded")
                 moved[path] = aside  # before it is done: an error may come after the effect
                 self.files.rename(path, aside)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.exceptions import SaveFailed
 from phalanx.checkpoint.listing import own_steps
-from phalanx.checkpoint.locks import Hold
+from phalanx.checkpoint.locks import Mark, mark_of
 from phalanx.checkpoint.verification import problem_of
 
 __all__ = ["Lineage"]
@@ -24,11 +24,11 @@ class Lineage:
     def __init__(self, directory: StepDirectory) -> None:
         self._directory = directory
         self._has_loaded = False
-        self._newer: dict[int, Hold] = {}
+        self._newer: dict[int, Mark] = {}
 
     @property
-    def superseded(self) -> Mapping[int, Hold]:
-        """The steps that make way for the next one: the very folders that were there at the load."""
+    def superseded(self) -> Mapping[int, Mark]:
+        """The steps that make way for the next one: the very ones that were there at the load."""
         return self._newer
 
     def goes_on_from(self, step: int | None, *, writes: bool) -> None:
@@ -46,17 +46,14 @@ class Lineage:
                 }
         for each, name in newer.items():
             try:
-                self._newer[each] = self._directory.files.hold(self._directory.folder / name)
-            except (
-                OSError
-            ) as error:  # gone; or nobody can tell; or the disk cannot read it, and it stays as it is
-                problem_of(each, "", error)
+                self._newer[each] = mark_of(self._directory.folder / name)
+            except OSError as error:
+                problem_of(
+                    each, "", error
+                )  # else it is gone, or the disk cannot read it, and it stays as it is
 
-    def let_go(self) -> None:
-        """A step of this training is there, and what was newer has made way; or none will be, and it stays.
-
-        What is held of a file system keeps it from being unmounted.
-        """
+    def has_published(self) -> None:
+        """A step of this training is there, and what was newer has made way."""
         self._newer = {}
 
     def refuse_below(self, step: int) -> None:

@@ -1,4 +1,4 @@
-"""What keeps processes out of each other's way: locks on folders, and holds that tell whether one is still the same.
+"""What keeps processes out of each other's way: locks on folders, and what tells whether one is still the same.
 
 A lock ends with its process. On a network file system it may hold on one machine only, or nowhere: what is done under
 it is safe without it, and only less tidy.
@@ -14,16 +14,19 @@ from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING
 
+from phalanx.checkpoint.naming import MANIFEST
+
 if TYPE_CHECKING:
     from phalanx.checkpoint.files import Files
 
-__all__ = ["TRIES", "Hold", "Identity", "Lock", "changing", "identity_of"]
+__all__ = ["TRIES", "Hold", "Identity", "Lock", "Mark", "changing", "has_mark", "identity_of", "mark_of"]
 
 TRIES = 20  # a look is lost only to a save, or a removal, of the same step in the midst of it
 _LOCK_WAIT_S = 10.0  # renames are short; who holds the lock for longer is stopped, and must not stop others
 _changed: set[tuple[int, int, Path]] = set()  # folders, by process and thread
 
 Identity = tuple[int, int]  # device and inode
+Mark = tuple[int, int, int]  # and the time of a step's manifest
 
 
 def identity_of(folder: Path) -> Identity | None:
@@ -33,6 +36,26 @@ def identity_of(folder: Path) -> Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+def mark_of(step: Path) -> Mark:
+    """What tells a step from all others that get its name or its number on the disk, and holds nothing. Raises
+    ``OSError``. A manifest is never changed, and that of a later step is of a later time; 0: none is to be seen.
+    """
+    status = os.lstat(step)
+    try:
+        written_at = os.lstat(step / MANIFEST).st_mtime_ns
+    except (FileNotFoundError, PermissionError):
+        written_at = 0
+    return status.st_dev, status.st_ino, written_at
+
+
+def has_mark(step: Path, mark: Mark) -> bool:
+    """Whether this is the step of that mark."""
+    try:
+        return mark_of(step) == mark
+    except OSError:
+        return False
 
 
 class Lock:

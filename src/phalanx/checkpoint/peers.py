@@ -177,8 +177,7 @@ class RankGroup:
         self._number = 0
         self._word = ""
         self._left: list[str] = []  # keys of conversations that may not have ended everywhere
-        self._begun: list[str] = []  # keys of the next one
-        self._come_to = 0  # the number of the last one that this rank has come to
+        self._begun: dict[int, list[str]] = {}  # keys of those that this rank has come to and not held yet
         self._heard_at = 0.0  # when there was a sign of the others
 
     def next_number(self) -> int:
@@ -187,20 +186,11 @@ class RankGroup:
         return self._number
 
     def come(self, number: int) -> None:
-        """Say that this rank works on what conversation ``number`` will be about: who has come is worth waiting for.
-
-        A store that is out of reach is found out by ``hold``.
+        """Say, once, that this rank works on what conversation ``number`` will be about: who has come is worth waiting
+        for. Another thread may be in an earlier conversation. A store that is out of reach is found out by ``hold``.
         """
-        if number <= self._come_to:
-            return
-        self._come_to = number
-        key = self._come_key(number)
-        with suppress(OSError, RuntimeError, ValueError):
-            if self._peers.count(key) == 1:
-                self._begun.append(key)
-
-    def _come_key(self, number: int) -> str:
-        return f"{self._name}/{number}/come"
+        with suppress(NoPeers):
+            self._answer(number, Count("come"), self._begun.setdefault(number, []))
 
     def hold(
         self,
@@ -209,7 +199,7 @@ class RankGroup:
         act: Callable[[Local], Any],
     ) -> _T:
         """Hold a conversation; ``act`` answers what is no matter of the store. Raises ``NoPeers``."""
-        left, self._begun = self._begun, []
+        left = self._begun.pop(number, [])
         have_all_come = False
         answer: Any = None
         try:
@@ -278,7 +268,7 @@ class RankGroup:
             if _failed_at is not None:
                 last_at = min(ends_at, _failed_at + _FAILED_S)
             elif _ended_at is not None and number is not None:
-                before, come = come, self._peers.count(self._come_key(number), 0)
+                before, come = come, self._answer(number, Number("come"), [])
                 self._heard_at = now if come > before else self._heard_at
                 if come < self.me.world_size:
                     last_at = min(ends_at, max(_ended_at, self._heard_at) + _ENDED_S)

@@ -104,7 +104,6 @@ class Saves:
         """Take no more saves, and wait for those that were taken."""
         self._is_closed = True
         self.wait(None)
-        self._lineage.let_go()
 
     def refuse_more(self) -> None:
         """Take no more saves. Raises the error of one that nobody was told of, and waits for none."""
@@ -167,7 +166,6 @@ class Saves:
         except BaseException:
             staging.abandon()
             raise
-        self._lineage.let_go()
         self._published(staging.step)
 
     def _save_part(self, step: int, state: object, meta: Mapping[str, Any] | None) -> None:
@@ -177,21 +175,18 @@ class Saves:
             rank_group, self._directory.files, self._open_staging, self._published, self._marks()
         )
         try:
+            # Now: this save may wait, write and tidy for long before it has something to say.
+            rank_group.come(number)
             kept_meta = self._checked(step, state, meta)
 
             def save(kept: object) -> None:
                 self._tidy_shared(step, number)
                 sharded.save(number, step, kept, kept_meta)
-                self._lineage.let_go()  # one of the ranks has
 
             def write() -> Callable[[], object]:
                 self._tidy_shared(step, number)
                 staging = sharded.begin(number, step, state)
-                return lambda: finish(staging)
-
-            def finish(staging: Staging) -> None:
-                sharded.finish(number, staging, kept_meta)
-                self._lineage.let_go()
+                return lambda: sharded.finish(number, staging, kept_meta)
 
             self._do(step, state, save, write)
         except Exception as error:
@@ -203,14 +198,13 @@ class Saves:
                 sharded.leave(number, step, error)
             raise
 
-    def _refuse(self, sharded: Sharded, number: int, step: int, error: BaseException) -> None:
+    def _refuse(self, sharded: Sharded, number: int, step: int, error: Exception) -> None:
         """Saves before this one are told first, also when they wait."""
-        text = str(error) or type(error).__name__
         if self._background is None:
             with suppress(NoPeers):  # what is raised is this rank's own
-                sharded.refuse(number, step, text)
+                sharded.refuse(number, step, error)
         else:
-            self._background.put(step, lambda: sharded.refuse(number, step, text))
+            self._background.put(step, lambda: sharded.refuse(number, step, error))
 
     def _tidy_shared(self, step: int, number: int) -> None:
         """Before the save of this number, and never while it goes on: other ranks may be ahead."""

@@ -51,20 +51,21 @@ class Sharded:
         self._marks = dict(marks)
         self.has_spoken = False  # the other ranks know, or cannot be reached
         self._staging: Staging | None = None
+        self._have_begun = (
+            False  # this rank has said that it is about to write: its next word is of how that ended
+        )
         self._has_come = False  # this rank counts among those that have said how they have ended
-        self._have_begun = False  # all ranks have said that they are about to write
 
     def save(self, number: int, step: int, state: object, meta: dict[str, Any]) -> bool:
         """Save this rank's part, and return when the step is visible; True: this rank has published it.
 
         Raises ``SaveFailed`` with the reason of the rank that failed, and this rank's own error otherwise.
         """
-        self.rank_group.come(number)
         try:
             staging = self.begin(number, step, state)
         except Exception as error:
             if not self.has_spoken:
-                self.refuse(number, step, _said(step, error))
+                self.refuse(number, step, error)
             raise
         return self.finish(number, staging, meta)
 
@@ -101,7 +102,6 @@ class Sharded:
 
     def finish(self, number: int, staging: Staging, meta: dict[str, Any]) -> bool:
         """Put what was written on the disk, and return when the step is visible; as ``save``."""
-        self.rank_group.come(number)
         step = staging.step
         is_publisher = False
         end: BaseException | None = None  # of this process, or of its thread
@@ -130,6 +130,7 @@ class Sharded:
                 raise own
             if why is not None:
                 raise SaveFailed(f"step {step} was not saved: {why}")
+            staging.lineage.has_published()  # one of the ranks has
             return is_publisher
         except Exception:
             staging.abandon()
@@ -140,10 +141,10 @@ class Sharded:
         finally:
             staging.release()
 
-    def refuse(self, number: int, step: int, why: str) -> None:
+    def refuse(self, number: int, step: int, error: Exception) -> None:
         """Tell the other ranks that this one cannot save, so that they need not wait for it."""
         try:
-            self._say(number, finish_save(self.rank_group.me, step, why))
+            self._say(number, finish_save(self.rank_group.me, step, _said(step, error)))
         finally:  # not before: they may be writing into the folder
             self._abandon(number, step)
 
@@ -172,28 +173,27 @@ class Sharded:
 
     def _agree_to_begin(self, number: int, step: int, own: Exception | None) -> None:
         fault = None if own is None else _said(step, own)
-        why = self._say(number, begin_save(self.rank_group.me, step, fault))
+        why = self._say(number, begin_save(self.rank_group.me, step, fault), begins=True)
         if own is not None:
             raise own
         if why is not None:
             raise SaveFailed(f"step {step} was not saved: {why}")
-        self._have_begun = True
-        self._has_come = False  # to the end of it
 
     def _say(
         self,
         number: int,
         conversation: Generator[Request, Any, str | None],
         act: Callable[[Local], str | None] | None = None,
+        *,
+        begins: bool = False,
     ) -> str | None:
         self.has_spoken = True
-        self._has_come = False
-        self.rank_group.come(number)
-        return self.rank_group.hold(number, self._noted(conversation), act or _never)
+        return self.rank_group.hold(number, self._noted(conversation, begins), act or _never)
 
     def _noted(
-        self, conversation: Generator[Request, Any, str | None]
+        self, conversation: Generator[Request, Any, str | None], begins: bool
     ) -> Generator[Request, Any, str | None]:
+        """The conversation, and how far this rank has come in it: also one that ends while it waits for the others."""
         answer: Any = None
         while True:
             try:
@@ -201,7 +201,9 @@ class Sharded:
             except StopIteration as end:
                 return cast("str | None", end.value)
             answer = yield request
-            self._has_come |= isinstance(request, Count) and request.key.endswith("done")
+            if isinstance(request, Count) and request.key.endswith("done"):
+                self._have_begun |= begins
+                self._has_come = not begins
 
     def _leave_record(self, staging: Staging, number: int, part: PartRecord, meta: dict[str, Any]) -> None:
         rank = self.rank_group.me.rank

@@ -57,12 +57,11 @@ class Staging:
         self.step = step
         self._process = os.getpid()
         self.part = part
-        self.is_begun_by_all = False  # of a sharded save whose ranks first agreed that all are about to write
         self._directory = directory
         self._files = directory.files
         self._world_size = world_size
         self._layout = layout
-        self._lineage = lineage or Lineage(directory)
+        self.lineage = lineage or Lineage(directory)
         self._run_id = run_id
         self._round = round_number
         self._algorithm = checksums.algorithm(checksum)
@@ -159,8 +158,9 @@ class Staging:
             self._files.sync_file(path)
             self._files.sync_folder(self.folder)
             final = self._directory.publish(
-                self.folder, self.step, still_wanted=still_wanted, supersedes=self._lineage.superseded
+                self.folder, self.step, still_wanted=still_wanted, supersedes=self.lineage.superseded
             )
+            self.lineage.has_published()
         self.release()
         return final
 
@@ -188,19 +188,17 @@ class Staging:
         while True:
             with suppress(FileExistsError):
                 self._files.make_folder(self.folder)
-            try:
+            with suppress(BlockingIOError, FileNotFoundError):
                 lock = self._files.lock(self.folder, exclusive=False)
-            except (BlockingIOError, FileNotFoundError):
-                if time.monotonic() > ends_at:
-                    raise SaveFailed(
-                        f"step {self.step} was not saved: another process has held {self.folder} for {_LOCK_WAIT_S:g} "
-                        "s, to remove it, or removes it again and again"
-                    ) from None
-                time.sleep(0.01)
-                continue
-            if lock.is_on(self.folder):
-                return lock
-            lock.release()
+                if lock.is_on(self.folder):
+                    return lock
+                lock.release()
+            if time.monotonic() > ends_at:
+                raise SaveFailed(
+                    f"step {self.step} was not saved: another process has held {self.folder} for {_LOCK_WAIT_S:g} "
+                    "s, to remove it, or removes it again and again"
+                )
+            time.sleep(0.01)
 
     def _make_part(self) -> None:
         if os.path.lexists(self.place):

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from phalanx.checkpoint import naming
 from phalanx.checkpoint.files import Files
-from phalanx.checkpoint.locks import changing
+from phalanx.checkpoint.listing import is_folder
+from phalanx.checkpoint.locks import Lock, changing
 from phalanx.checkpoint.mounts import is_local
 from phalanx.checkpoint.origin import log
 from phalanx.checkpoint.saved import said
 from phalanx.checkpoint.verification import tree
 
 __all__ = ["doomed", "remove", "tidy"]
+
+_Doom = Callable[[Path], Path | None]
 
 _LEFT_AFTER_S = (
     86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
@@ -31,30 +34,30 @@ _LEFT_AFTER_S = (
 def doomed(path: Path, folder: Path, files: Files) -> Path:
     """Give something in ``folder`` the name of what is to be deleted, and return that. Raises ``OSError``."""
     last = folder / naming.deleting_name(path.name, os.urandom(4).hex())
-    with changing(folder, files):
-        files.rename(path, last)
+    files.rename(path, last)
     return last
 
 
-def remove(
-    folder: Path,
-    files: Files,
-    paths: Iterable[Path],
-    doom: Callable[[Path, Path, Files], Path | None] = doomed,
-) -> list[Path]:
+def remove(folder: Path, files: Files, paths: Collection[Path], doom: _Doom | None = None) -> list[Path]:
     """Remove these folders, as said above; returns those that nobody finds under their names any more.
 
-    ``doom`` gives one its last name and returns that, or None if it is to stay; it raises ``OSError``.
+    ``doom`` gives one its last name and returns that, or None if it is to stay; it raises ``OSError``, and does not
+    take long: for all of them the lock on names is taken once.
     """
     last: dict[Path, Path] = {}
-    for path in paths:
-        try:
-            if (to_delete := doom(path, folder, files)) is not None:
+    if not paths:
+        return []
+    with changing(folder, files):
+        for path in paths:
+            try:
+                to_delete = doomed(path, folder, files) if doom is None else doom(path)
+            except FileNotFoundError:
+                continue  # another process was quicker
+            except OSError as error:
+                log.warning("a folder could not be removed: %s", said(error))
+                continue
+            if to_delete is not None:
                 last[path] = to_delete
-        except FileNotFoundError:
-            continue  # another process was quicker
-        except OSError as error:
-            log.warning("a folder could not be removed: %s", said(error))
     if last:
         try:
             files.sync_folder(folder)
@@ -69,28 +72,17 @@ def remove(
 def tidy(folder: Path, files: Files, run_id: str, round_number: int, opening: str) -> None:
     """Remove what saves that were interrupted have left, and finish what they began; see ``StepDirectory.tidy``."""
 
-    def left(path: Path, folder: Path, files: Files) -> Path | None:
-        token = naming.staging_token(path.name)
-        if not stat.S_ISDIR(os.lstat(path).st_mode):
-            return None  # not ours, whatever its name
+    def doom(path: Path) -> Path | None:
         if naming.is_deleting(path.name):
             return path
         if (step := naming.replaced_step(path.name)) is not None:
             return _end_of_replacing(path, step, folder, files)
-        if token is None:
-            return None
-        is_shared = path.name == opening or naming.is_of_round(token, run_id, round_number)
-        if is_shared and _has_parts(path) and not _is_old(path):
-            return None  # a rank on another machine may write there, whose lock is not seen here
         try:
-            lock = files.lock(path, exclusive=True)
-        except OSError:
-            return None  # somebody writes there, or it is gone
-        try:
-            is_left = naming.is_earlier(token, run_id, round_number) or (lock.held and is_local(folder))
-            return doomed(path, folder, files) if is_left or _is_old(path) else None
-        finally:
-            lock.release()
+            with _locked(path, files) as lock:
+                is_still = lock.is_on(path) and _made(path) == left[path]
+                return doomed(path, folder, files) if is_still else None
+        except BlockingIOError:
+            return None  # somebody writes there again
 
     try:
         names = [name for name in os.listdir(folder) if name.startswith(".step-")]
@@ -99,18 +91,55 @@ def tidy(folder: Path, files: Files, run_id: str, round_number: int, opening: st
     except OSError as error:
         log.warning("what earlier saves left in %s could not be removed: %s", folder, said(error))
         return
-    remove(folder, files, [folder / name for name in sorted(names)], left)
+    left: dict[Path, tuple[int, int, int]] = {}
+    for path in sorted(folder / name for name in names):
+        try:
+            made = _made(path)
+            if _is_left(path, files, run_id, round_number, opening):
+                left[path] = made
+        except OSError as error:  # somebody writes there, or it is gone, or not for us to look into
+            log.debug("%s is left where it is: %s", path.name, said(error))
+    remove(folder, files, left, doom)
+
+
+def _is_left(path: Path, files: Files, run_id: str, round_number: int, opening: str) -> bool:
+    """Whether nobody needs this any more. May take long, for it may look at all that is in it. Raises ``OSError``."""
+    if not is_folder(path):
+        return False  # not ours, whatever its name
+    token = naming.staging_token(path.name)
+    if token is None:
+        return naming.is_deleting(path.name) or naming.replaced_step(path.name) is not None
+    is_shared = path.name == opening or naming.is_of_round(token, run_id, round_number)
+    if is_shared and _has_parts(path) and not _is_old(path):
+        return False  # a rank on another machine may write there, whose lock is not seen here
+    with _locked(path, files) as lock:
+        is_nobodys = naming.is_earlier(token, run_id, round_number) or (lock.held and is_local(path.parent))
+        return is_nobodys or _is_old(path)
 
 
 def _end_of_replacing(path: Path, step: int, folder: Path, files: Files) -> Path | None:
     """Who replaced this step was killed between two renames: either the new one is there, or this one is the step."""
-    with changing(folder, files):
-        final = folder / naming.step_name(step)
-        if os.path.lexists(final):
-            return doomed(path, folder, files)
-        files.rename(path, final)
-        files.sync_folder(folder)
+    final = folder / naming.step_name(step)
+    if os.path.lexists(final):
+        return doomed(path, folder, files)
+    files.rename(path, final)
+    files.sync_folder(folder)
     return None
+
+
+@contextmanager
+def _locked(path: Path, files: Files) -> Iterator[Lock]:
+    lock = files.lock(path, exclusive=True)
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+def _made(path: Path) -> tuple[int, int, int]:
+    """Tells a folder from one that is made under its name, and with its number on the disk, later."""
+    status = os.lstat(path)
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _has_parts(path: Path) -> bool:

@@ -12,14 +12,14 @@ from phalanx.cli.mistakes import UsageError, nearest
 
 if TYPE_CHECKING:
     from phalanx.chaos.orders import Orders
-    from phalanx.chaos.plan import Span
+    from phalanx.chaos.plan import Aim, Span
 
 __all__ = ["ACTS", "flags_of", "main", "orders_of", "page"]
 
 T = TypeVar("T")
 _WIDTH = 80
 _USAGE = "phalanx chaos ACT [flags] [-- COMMAND ...]"
-_FIELDS = {"for": "for_s", "signal": "signum", "to": "share"}  # flags of some acts, and what Orders call them
+_OF_SOME_ACTS = ("for_s", "signum", "share")
 
 # One line, and what it is in real life; an example.
 ACTS: dict[str, tuple[str, str, str]] = {
@@ -220,16 +220,19 @@ def _parser(act: str) -> argparse.ArgumentParser:
     else:
         node = "which node's, if several run on this machine: its GROUP_RANK"
     whom.add_argument("--node", type=_read(_node), metavar="N|random", help=node)
-    what = parser.add_argument_group("what")
+    what = parser.add_argument_group("what", argument_default=argparse.SUPPRESS)  # Orders have the defaults
     if act == "kill":
         whom.add_argument("--agent", action="store_true", help="the launcher of the node, not its workers")
-        what.add_argument("--signal", type=_read(_signal), metavar="SIGNAL", help="(default: SIGKILL)")
-    else:
-        what.add_argument("--for", type=_read(convert.span), metavar="TIME", help="how long (default: 20s)")
-    if act == "slow":
         what.add_argument(
-            "--to", type=_read(_share), metavar="SHARE", help="share of the time (default: 25%%)"
+            "--signal", dest="signum", type=_read(_signal), metavar="SIGNAL", help="(default: SIGKILL)"
         )
+    else:
+        what.add_argument(
+            "--for", dest="for_s", type=_read(convert.span), metavar="TIME", help="how long (default: 20s)"
+        )
+    if act == "slow":
+        share = "share of the time (default: 25%%)"
+        what.add_argument("--to", dest="share", type=_read(_share), metavar="SHARE", help=share)
     _add_when(parser.add_argument_group("when"))
     return parser
 
@@ -302,11 +305,11 @@ def _orders(act: str, given: argparse.Namespace, command: tuple[str, ...]) -> Or
         wait_s=given.wait,
         is_dry=given.dry_run,
         command=command,
-        **{field: options[name] for name, field in _FIELDS.items() if options.get(name) is not None},
+        **{field: options[field] for field in _OF_SOME_ACTS if field in options},
     )
 
 
-def _aim(options: dict[str, Any], *, is_agent: bool) -> Any:
+def _aim(options: dict[str, Any], *, is_agent: bool) -> Aim:
     from phalanx.chaos.plan import Aim
 
     ranks, local_ranks, node = options.get("rank"), options.get("local_rank"), options["node"]

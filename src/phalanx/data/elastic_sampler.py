@@ -93,11 +93,11 @@ class ElasticDistributedSampler:
         self._position = start_index
         self._taken = 0  # of the items that this rank's iterators gave, until the loop first tells a position
         self._is_told = False
-        self._is_loaded = False
+        self._is_warned = False
         self._used_up = (
             False  # by this process; an epoch that was loaded at its end is not asked for by mistake
         )
-        self._passes = 0  # that this rank has gone through from this position
+        self._passes = 0  # that this rank has gone through from this position, where they say something
 
     @property
     def epoch(self) -> int:
@@ -152,7 +152,7 @@ class ElasticDistributedSampler:
 
         Raises ``RuntimeError`` if ``advance`` has reached the end and nobody has begun another epoch since: a pass over
         nothing would look like an epoch. Where only the loader knows that too little is left (its own ``drop_last``),
-        some passes are empty before that is seen.
+        some passes are empty before that is seen, and never where no step was told since a state was loaded.
         """
         if self._used_up or self._is_in_vain():
             what = "no items left" if self._is_at_end() else f"got no further in {self._passes} passes"
@@ -181,8 +181,7 @@ class ElasticDistributedSampler:
         """Whether one more pass from this position would train on nothing, as those before it: a loader that drops its
         last batch leaves a rest that no step takes, and does not tell. Who never tells a position has whole passes.
         """
-        is_counted = self._position > 0 and (self._is_told or self._is_loaded)
-        return is_counted and self._passes >= _PASSES
+        return self._position > 0 and self._passes >= _PASSES
 
     def _dealt(self, order: Order | None, places: range, began: tuple[int, int]) -> Iterator[int]:
         for place in places:
@@ -190,12 +189,12 @@ class ElasticDistributedSampler:
             within = place if place < self.length else place % self.length
             self._taken += 1
             yield within if order is None else order.at(within)
-        self._passes += began == (self._epoch, self._position)
+        self._passes += began == (self._epoch, self._position) and (self._is_told or not places)
 
     def state_dict(self) -> dict[str, Any]:
         """Epoch and position, and what they were counted in: numbers only, for JSON. The same for all ranks."""
-        if self._taken and not self._is_told:
-            self._is_told = True
+        if self._taken and not self._is_told and not self._is_warned:
+            self._is_warned = True
             warnings.warn(
                 f"the sampler's state is saved with position {self._position}, though {self._taken} items were taken on"
                 " this rank and advance() was never called: a job that is resumed from it would train on them again;"
@@ -240,8 +239,7 @@ class ElasticDistributedSampler:
             raise ValueError(
                 f"the sampler's state has epoch {epoch} and position {position}, which are no places"
             )
-        self._epoch, self._position, self._used_up = epoch, position, False
-        self._is_loaded, self._passes = True, 0
+        self._epoch, self._position, self._used_up, self._passes = epoch, position, False, 0
 
 
 def _length(given: Sized | int) -> int:
