@@ -2,7 +2,7 @@
 # it needs in .venv, once. A stamp file says what is there; a change of pyproject.toml makes it anew.
 
 PYTHON  ?= python3
-WORKERS ?= 3
+WORKERS ?= 4
 VENV    := .venv
 BIN     := $(VENV)/bin
 PIP     := $(BIN)/python -m pip --disable-pip-version-check --quiet
