@@ -205,10 +205,8 @@ def test_where_no_thread_can_be_started_saves_are_done_in_the_foreground(
 def test_an_error_in_the_foreground_is_not_hidden_by_one_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     saves = Background(1)
     saves.put(1, lambda: 1 / 0)
-    while not saves._errors:
-        time.sleep(0.001)
-    while saves._thread is not None:
-        time.sleep(0.001)
+    with saves._changed:
+        assert saves._changed.wait_for(lambda: saves._thread is None, LIMIT_S)
     monkeypatch.setattr("threading._start_new_thread", _no_thread)
     with pytest.raises(KeyboardInterrupt) as raised:
         saves.put(2, _interrupt)

@@ -41,9 +41,9 @@ class Late(Shared):
         return super().check(keys) and (self.go.is_set() or not any(key.endswith("decided") for key in keys))
 
 
-def _wait_for_error(rank: Checkpointer) -> None:
+def _wait_for_error(rank: Checkpointer, count: int = 1) -> None:
     ends_at = time.monotonic() + LIMIT_S
-    while not rank._saves._background._errors:  # type: ignore[union-attr]
+    while len(rank._saves._background._errors) < count:  # type: ignore[union-attr]
         assert time.monotonic() < ends_at
         time.sleep(0.001)
 
@@ -103,8 +103,7 @@ def test_a_with_block_that_fails_says_all_that_was_not_saved(tmp_path: Path) -> 
         with rank:
             for step in (1, 2):
                 rank._saves._background.put(step, _fail)  # type: ignore[union-attr]
-            while len(rank._saves._background._errors) < 2:  # type: ignore[union-attr]
-                time.sleep(0.001)
+            _wait_for_error(rank, 2)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError) as raised:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import pytest
 from tests.checkpoint.thread_ranks import Ranks, Shared, together
 
-from phalanx.checkpoint import Checkpointer, NoGoodStep, SavedStep, SaveFailed, checksums
+from phalanx.checkpoint import Checkpointer, CheckpointError, NoGoodStep, SavedStep, SaveFailed, checksums
 from phalanx.checkpoint.agreement import Member
 from phalanx.checkpoint.directory import StepDirectory
 from phalanx.checkpoint.files import RealFiles
@@ -486,6 +486,20 @@ def test_a_step_is_loaded_by_all_ranks_and_each_reads_its_share(
     assert [type(error) for error in errors] == [NoGoodStep] * 3
     assert all("rank-00001/mine.json is damaged" in str(error) for error in errors)
     assert three[0].steps() == [100, 200]
+
+
+def test_a_rank_that_cannot_list_its_folder_does_not_say_that_the_step_is_not_there(
+    ranks: Callable[..., Ranks], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable() -> list[int]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    two = ranks(2)
+    together(two, _save(1))
+    monkeypatch.setattr(two[1]._settings.directory, "steps", unreadable)
+    errors = together(two, lambda rank: rank.load(1))
+    assert type(errors[1]) is CheckpointError
+    assert all("cannot be listed" in str(error) for error in errors)
 
 
 def test_ranks_that_load_different_steps_are_told(ranks: Callable[..., Ranks]) -> None:

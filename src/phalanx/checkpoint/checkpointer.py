@@ -98,9 +98,8 @@ class Checkpointer:
                 break
             try:
                 return self._read(*found, reader)
-            except (
-                Gone
-            ) as error:  # another job has removed it since; one of several ranks cannot look again alone
+            except Gone as error:
+                # Another job has removed it since; one of several ranks cannot look again alone.
                 if self._settings.world_size > 1:
                     raise
                 gone = error

@@ -200,11 +200,12 @@ class Saves:
 
     def _refuse(self, sharded: Sharded, number: int, step: int, error: Exception) -> None:
         """Saves before this one are told first, also when they wait."""
+        why = str(error) or type(error).__name__
         if self._background is None:
             with suppress(NoPeers):  # what is raised is this rank's own
-                sharded.refuse(number, step, error)
+                sharded.refuse(number, step, why)
         else:
-            self._background.put(step, lambda: sharded.refuse(number, step, error))
+            self._background.put(step, lambda: sharded.refuse(number, step, why))
 
     def _tidy_shared(self, step: int, number: int) -> None:
         """Before the save of this number, and never while it goes on: other ranks may be ahead."""

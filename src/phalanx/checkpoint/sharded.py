@@ -65,7 +65,7 @@ class Sharded:
             staging = self.begin(number, step, state)
         except Exception as error:
             if not self.has_spoken:
-                self.refuse(number, step, error)
+                self.refuse(number, step, _said(step, error))
             raise
         return self.finish(number, staging, meta)
 
@@ -141,10 +141,10 @@ class Sharded:
         finally:
             staging.release()
 
-    def refuse(self, number: int, step: int, error: Exception) -> None:
+    def refuse(self, number: int, step: int, why: str) -> None:
         """Tell the other ranks that this one cannot save, so that they need not wait for it."""
         try:
-            self._say(number, finish_save(self.rank_group.me, step, _said(step, error)))
+            self._say(number, finish_save(self.rank_group.me, step, why))
         finally:  # not before: they may be writing into the folder
             self._abandon(number, step)
 

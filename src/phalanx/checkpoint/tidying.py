@@ -78,9 +78,9 @@ def tidy(folder: Path, files: Files, run_id: str, round_number: int, opening: st
         if (step := naming.replaced_step(path.name)) is not None:
             return _end_of_replacing(path, step, folder, files)
         try:
-            with _locked(path, files) as lock:
-                is_still = lock.is_on(path) and _made(path) == left[path]
-                return doomed(path, folder, files) if is_still else None
+            with _locked(path, files):
+                is_same = _made(path) == left[path]  # what was looked at, and is locked now
+                return doomed(path, folder, files) if is_same else None
         except BlockingIOError:
             return None  # somebody writes there again
 
