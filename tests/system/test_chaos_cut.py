@@ -81,7 +81,10 @@ def test_an_agent_whose_store_has_another_address_on_the_wire_is_cut(
     """As with a port that a container engine publishes, or a service of Kubernetes: addresses are translated."""
     host = network.host(1)
     host.run("nft", "add", "table", "ip", "nat")
-    host.run("nft", "add chain ip nat out { type nat hook output priority -100; }")
+    try:
+        host.run("nft", "add chain ip nat out { type nat hook output priority -100; }")
+    except subprocess.CalledProcessError:
+        pytest.skip("the kernel's nftables cannot translate addresses here")
     host.run("nft", "add rule ip nat out ip daddr 10.9.0.1 tcp dport 2379 dnat to 10.1.0.1:29400")
     train = script(MEMBER)
     first = agents(host, *hosted("10.1.0.1"), train)
