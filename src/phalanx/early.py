@@ -11,7 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterable
+
+TYPE_CHECKING = False  # typing costs 15 ms; type checkers take this for typing's own
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
 
 __all__ = ["STOPPING", "end_by_stop_signals", "remember_stop_signals", "remembered"]
 
@@ -64,7 +70,16 @@ def _end(number: int, _frame: object) -> None:
     with contextlib.suppress(OSError, ValueError):
         if select.select((), (2,), (), 0)[1]:  # nobody may be reading, which may be why we are told to stop
             os.write(2, line.encode())
-    raise SystemExit(128 + number)
+    end = SystemExit(128 + number)
+
+    def ignored(what: UnraisableHookArgs) -> None:
+        """It was raised in a callback, as imports have them, where Python loses what is raised, and says so."""
+        if what.exc_value is end:
+            os._exit(128 + number)
+        sys.__unraisablehook__(what)
+
+    sys.unraisablehook = ignored
+    raise end
 
 
 def _end_at_once(number: int, _frame: object) -> None:

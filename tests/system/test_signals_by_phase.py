@@ -34,6 +34,22 @@ import phalanx.launcher
 phalanx.launcher.run_command = slow
 phalanx.cli.command(["run", *sys.argv[1:]])
 """
+# It does so in a callback, where Python loses exceptions.
+STARTING_IN_A_CALLBACK = STARTING.replace(
+    "phalanx.launcher.run_command = slow",
+    """
+import weakref
+
+def slower(options):
+    class Thing: pass
+    thing = Thing()
+    held = weakref.ref(thing, slow)
+    del thing
+    time.sleep(1000)
+
+phalanx.launcher.run_command = slower
+""",
+)
 STOP_SIGNALS = pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name
 )
@@ -44,8 +60,11 @@ def own_lines(job: Job) -> list[bytes]:
 
 
 @STOP_SIGNALS
-def test_before_anything_was_started(launch: Launch, script: Script, number: signal.Signals) -> None:
-    slow = Launcher("slow", (sys.executable, "-c", STARTING))
+@pytest.mark.parametrize("starting", [STARTING, STARTING_IN_A_CALLBACK], ids=["called", "called back"])
+def test_before_anything_was_started(
+    launch: Launch, script: Script, starting: str, number: signal.Signals
+) -> None:
+    slow = Launcher("slow", (sys.executable, "-c", starting))
     job = launch("--standalone", script(SLEEPER), launcher=slow)
     job.told("starting")
 
