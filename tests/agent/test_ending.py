@@ -26,6 +26,8 @@ from phalanx.agent.group import (
     AnnounceStop,
     DeadlinePassed,
     ExceptionSeen,
+    GroupMachine,
+    RoundSettled,
     Say,
     StopAsked,
     TreeEmptied,
@@ -148,6 +150,23 @@ def test_a_rank_that_is_lost_ends_the_agreement_and_not_the_time_whenever_it_is_
 def test_a_rank_that_is_lost_is_no_news_where_no_worker_is_left() -> None:
     machine, _ = waiting(graces=GRACES)
     assert machine.step(Noticed((AskHeard(Ask.NO_STEP, "n1.1.lost", ""),)), 1) == []
+
+
+@pytest.mark.parametrize("cause", [StopCause.LOSS, StopCause.FAILURE])
+def test_what_ends_a_round_whose_workers_have_succeeded_is_told_to_nobody(cause: StopCause) -> None:
+    machine, _ = running(graces=GRACES)
+    machine.step(WorkersExited({0: 0, 1: 0}), 1)
+    assert machine.step(stopped_round(cause, grace_s=8.0, is_own=True), 1.1) == []
+
+
+def test_a_stop_is_not_told_again_because_of_the_last_bit_of_a_sum() -> None:
+    assert (2.2 + 0.3) + 0.3 < 2.2 + (0.3 + 0.3)
+    group = GroupMachine(2, grace_s=30)
+    group.step(RoundSettled(a_round(1)), 0)
+    group.step(WorkersSpawned({0: 100, 1: 101}), 0)
+    asked = StopAsked(TERM, 0.3, USR1, 0.3, cause="planned")
+    assert group.step(asked, 2.2) == [AnnounceStop(TERM, 0.6, "planned"), WarnWorkers(USR1)]
+    assert group.step(asked, 2.2) == []
 
 
 # The warning

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.agent.evidence.stacks import FILE_BYTES_MAX, FILE_NAME, Asked, py_spy, save
+from phalanx.multiprocessing import pidfd
 from phalanx.multiprocessing.nameless import NamelessFile
 
 THREADS = """
@@ -86,6 +88,30 @@ def test_few_threads_are_all_told_and_nothing_is_added(file: NamelessFile, tmp_p
     assert "in in_the_collective" in text
     assert "py-spy" not in text
     assert "newest" not in text
+
+
+def test_where_there_are_no_pidfds_workers_are_asked_all_the_same(
+    file: NamelessFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: int) -> int:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pidfd_open", refused)
+        pidfd.is_supported.cache_clear()
+        text = told(file, tmp_path, 2, None)
+        with subprocess.Popen(["sleep", "1000"]) as process:
+            one = Asked.of(0, process.pid, str(tmp_path), file)
+            was_gone = [one.is_gone]
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            was_gone.append(one.is_gone)
+            process.wait(60)
+            was_gone.append(one.is_gone)
+            one.close()
+    pidfd.is_supported.cache_clear()
+    assert "in in_the_collective" in text
+    assert was_gone == [False, True, True]
 
 
 @pytest.fixture

@@ -22,6 +22,13 @@ def test_the_place_is_where_a_person_says() -> None:
     assert place_of({TIMER_FILE: "/run/timers", OUR_TIMER_FILE: "/tmp/of_an_agent"}) == "/run/timers"
 
 
+def test_a_launcher_within_a_worker_of_torchs_agent_leaves_that_agents_fifo() -> None:
+    worker = {"TORCHELASTIC_RUN_ID": "outer", "LOCAL_RANK": "0", TIMER_FILE: "/tmp/of_torch"}
+    assert place_of(worker) not in ("", "/tmp/of_torch")
+    ours = {**worker, OUR_TIMER_FILE: "/tmp/of_an_agent", TIMER_FILE: "/run/timers"}
+    assert place_of(ours) == "/run/timers", "a person says so within a worker of ours"
+
+
 def test_a_launcher_within_a_worker_leaves_the_fifo_of_the_outer_job(tmp_path: Path) -> None:
     fifo = str(tmp_path / "outer")
     ended = threading.Event()

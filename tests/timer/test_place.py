@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -64,7 +65,7 @@ def test_without_its_folder_a_slow_worker_is_ended_all_the_same_and_the_fifo_com
     try:
         shutil.rmtree(folder)
         server.look()
-        told.wait_for("No such file or directory: there is no more the timers' FIFO")
+        told.wait_for("No such file or directory: nothing is in the place of the timers' FIFO")
         server.register_timers([FileTimerRequest(os.getppid(), "forward", time.time(), 9)])
         assert ended.wait(LONG_S)
         folder.mkdir()
@@ -116,6 +117,55 @@ def test_a_fifo_that_another_server_reads_is_not_taken_away(tmp_path: Path) -> N
     first.stop()
     second.start()
     second.stop()
+
+
+DIES = """
+import os, signal, sys
+from phalanx.timer import FileTimerServer
+server = FileTimerServer(sys.argv[1], "job")
+server.start()
+told, tell = os.pipe()
+if os.fork() == 0:
+    server.stop()  # of its parent, whose it stays
+    assert os.path.exists(sys.argv[1])
+    os.write(tell, b"x")
+    sys.stdin.read()
+    os._exit(0)
+os.close(tell)
+assert os.read(told, 1) == b"x"
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_forked_child_of_a_killed_server_does_not_keep_the_next_one_away(tmp_path: Path) -> None:
+    fifo = str(tmp_path / "watchdog")
+    words = [sys.executable, "-c", DIES, fifo]
+    with subprocess.Popen(words, stdin=subprocess.PIPE) as killed:
+        assert killed.wait(LONG_S) == -signal.SIGKILL
+        server = FileTimerServer(fifo, "job")
+        server.start()
+        server.stop()
+
+
+def test_a_fifo_of_which_it_cannot_be_known_whether_it_is_read_is_not_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fifo = str(tmp_path / "watchdog")
+    first, second = FileTimerServer(fifo, "outer"), FileTimerServer(fifo, "inner")
+    first.start()
+    was = os.stat(fifo).st_ino
+    real, is_first = os.open, iter([True])
+
+    def opened(path: str, *arguments: int, **further: int) -> int:
+        if path == fifo and next(is_first, False):
+            raise OSError(24, "Too many open files")
+        return real(path, *arguments, **further)
+
+    monkeypatch.setattr(os, "open", opened)
+    with pytest.raises(OSError, match="Too many open files"):
+        second.start()
+    assert os.stat(fifo).st_ino == was
+    first.stop()
 
 
 MANY = """

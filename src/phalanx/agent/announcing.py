@@ -32,15 +32,17 @@ class Announced:
         self._signal = 0
         self._is_lost = False  # some rank, which may be heard before the stop
 
-    def first(self, signal: int, time_s: float, cause: str, now: float) -> AnnounceStop:
-        """The stop begins."""
+    def first(self, signal: int, time_s: float, ends_at: float, cause: str) -> AnnounceStop:
+        """The stop begins, and ends at ``ends_at`` by the machine that ends it, whose last bit another sum may miss."""
         if self._is_lost and cause not in CAUSES_WITHOUT_A_STEP:
             cause = LOSS
-        self._until, self._cause, self._signal = now + time_s, cause, signal
+        self._until, self._cause, self._signal = ends_at, cause, signal
         return AnnounceStop(signal, time_s, cause)
 
     def again(self, signal: int, ends_at: float | None, cause: str, now: float) -> list[AnnounceStop]:
         """It was asked for again, and ends at ``ends_at`` now (None: nobody has any time). A later end is no news."""
+        if not self._cause:
+            return []  # nobody was asked: workers have ended by themselves, and what they left is swept
         until = self._until if ends_at is None else min(self._until, ends_at)
         if cause not in CAUSES_WITHOUT_A_STEP or self._cause in CAUSES_WITHOUT_A_STEP:
             cause = self._cause
@@ -52,4 +54,4 @@ class Announced:
     def no_step_left(self, ends_at: float | None, now: float) -> list[AnnounceStop]:
         """A rank was lost; the time stays."""
         self._is_lost = True
-        return self.again(self._signal, ends_at, LOSS, now) if self._cause else []
+        return self.again(self._signal, ends_at, LOSS, now)

@@ -269,8 +269,9 @@ class GroupMachine(Machine[GroupState]):
             self._stopped_at[local_rank] = now
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)
         time_s = event.grace_s + (event.warn_s if request.has_warning else 0.0)
-        told = self._announced.first(event.signal, time_s, event.cause, now)
-        return [told, *self._settle(self._stop.step(request, now))]
+        commands = self._settle(self._stop.step(request, now))
+        ends_at = now + time_s if self._stop.ends_at is None else self._stop.ends_at
+        return [self._announced.first(event.signal, time_s, ends_at, event.cause), *commands]
 
     def _asked_again(self, event: StopAsked, now: float) -> list[Any]:
         request = StopRequested(event.signal, event.grace_s, event.warn_signal, event.warn_s)

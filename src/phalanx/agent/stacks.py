@@ -83,7 +83,7 @@ class EndSlow(Struct):
     scope: str
     started: int = 0
     late: str = ""
-    """What to say first, if it still runs: only who looks at the process can know."""
+    """What to say if it still ran: only who looks at the process can know."""
 
 
 class StacksMachine(Machine[StacksState]):

@@ -44,9 +44,12 @@ def place_of(environ: Mapping[str, str]) -> str:
     """Where the FIFO is to be: where the variable says, or at a new place.
 
     A worker has the variable from its agent. A launcher that runs in one has a job of its own, and leaves that FIFO.
+    Torch's agent does not say that it is its own.
     """
     asked = environ.get(TIMER_FILE)
-    if asked and asked != environ.get(OUR_TIMER_FILE):
+    is_workers = "TORCHELASTIC_RUN_ID" in environ and "LOCAL_RANK" in environ
+    agents = environ.get(OUR_TIMER_FILE, asked if is_workers else None)
+    if asked and asked != agents:
         return asked
     return os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")  # torchelastic's name
 

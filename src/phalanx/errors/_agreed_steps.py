@@ -112,7 +112,7 @@ class AgreedSteps:
 
         In a signal handler that interrupts a call it is False: the question has an answer already under way.
         """
-        if not self._has_values or not self._lock.acquire(timeout=_CALL_S):
+        if not self._has_values or not self._is_my_turn(agreed):
             return False
         try:
             if self._is_asking:
@@ -135,6 +135,16 @@ class AgreedSteps:
             return has_come
         finally:
             self._lock.release()
+
+    def _is_my_turn(self, agreed: StepAgreement) -> bool:
+        """Take the lock; its thread may ask as patiently as we would, and its answer is ours, too."""
+        give_up_at = time.monotonic() + _PATIENCE_S + _CALL_S
+        wait_s = _CALL_S
+        while not self._lock.acquire(timeout=wait_s):
+            if time.monotonic() >= give_up_at or self._has_other_cares(agreed):
+                return False
+            wait_s = _AGAIN_S
+        return True
 
     def _ask_patiently(self, agreed: StepAgreement, step: int, margin: int) -> bool:
         patient_until = time.monotonic() + _PATIENCE_S

@@ -12,6 +12,7 @@ import select
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from phalanx.timer import debug_info
@@ -79,6 +80,7 @@ class FileTimerServer:
         self._has_told_loss = False  # of the FIFO's name
         self._is_stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        _servers.add(self)
 
     # Its life
 
@@ -103,8 +105,8 @@ class FileTimerServer:
         os.eventfd_write(self._wake, 1)
         self._thread.join()
         self._thread = None
-        os.close(self._wake)
-        self._wake = -1
+        wake, self._wake = self._wake, -1
+        os.close(wake)
         self._close()
         self._tell("watchdog stopped", None)
 
@@ -118,6 +120,14 @@ class FileTimerServer:
             self._open()
         self._take_requests(0.0)
         self._end_expired()
+
+    def _leave_to_parent(self) -> None:
+        """In a forked child: the server is the parent's, and a FIFO that is held open counts as one that is served."""
+        for fd in (self._fd, self._wake):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._wake = -1
+        self._thread = None
 
     def look(self) -> None:
         """Have the thread look at once whether the FIFO is still there, and make it anew if it is not."""
@@ -307,7 +317,9 @@ class FileTimerServer:
         except FileExistsError:
             self._tell_loss("something else has taken the place of", "remove it, and the FIFO is made anew")
         except OSError as reason:  # its folder has gone, too, or descriptors are short: tried at each wake
-            self._tell_loss(f"{reason.strerror}: there is no more", "it is made anew when that can be")
+            self._tell_loss(
+                f"{reason.strerror}: nothing is in the place of", "it is made anew when that can be"
+            )
         else:
             self._has_told_loss = False
             logger.warning("job %s: the timers' FIFO was removed by somebody, and is made anew", self._run_id)
@@ -319,8 +331,7 @@ class FileTimerServer:
             found = os.lstat(self._file_path)
         except (FileNotFoundError, NotADirectoryError):
             self._read_all_there_is()  # what was asked before it went
-            os.close(self._fd)
-            self._fd = -1
+            self._give_up_fifo()
             return True
         if not os.path.samestat(os.fstat(self._fd), found):
             raise FileExistsError
@@ -345,17 +356,33 @@ class FileTimerServer:
             # Somebody may have put another file there, which is not ours to remove.
             if os.path.samestat(os.fstat(self._fd), os.lstat(self._file_path)):
                 os.unlink(self._file_path)
-        os.close(self._fd)
-        self._fd = -1
+        self._give_up_fifo()
+
+    def _give_up_fifo(self) -> None:
+        fd, self._fd = self._fd, -1  # in this order: a child forked in between must not close another's
+        os.close(fd)
 
     def __repr__(self) -> str:
         return f"<FileTimerServer of job {self._run_id} at {json.dumps(self._file_path)}>"
 
 
+_servers: weakref.WeakSet[FileTimerServer] = weakref.WeakSet()
+
+
+def _leave_in_child() -> None:
+    for server in list(_servers):
+        server._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_in_child)
+
+
 def _is_read(path: str) -> bool:
-    """Whether some process has this FIFO open for reading."""
+    """Whether some process has this FIFO open for reading. Raises ``OSError`` where that cannot be known."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
-    except OSError:
-        return False
+    except OSError as reason:
+        if reason.errno in (errno.ENXIO, errno.ENOENT):
+            return False
+        raise
     return True

@@ -331,6 +331,69 @@ def test_an_agent_that_dies_while_ranks_agree_raises_nothing(agent: Agent, ranks
     assert first(one.should_checkpoint, 20) is None
 
 
+class ToldLock:
+    """A lock that tells when somebody has waited for it in vain."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self.release = lock.release
+        self.was_in_vain = threading.Event()
+
+    def acquire(self, timeout: float) -> bool:
+        has_it = bool(self._lock.acquire(timeout=timeout))
+        if not has_it:
+            self.was_in_vain.set()
+        return has_it
+
+
+def test_a_thread_waits_for_the_answer_of_another_as_long_as_that_one_may_ask(
+    agent: Agent, ranks: Any, monkeypatch: Any
+) -> None:
+    for name, seconds in {"_CALL_S": 0.05, "_AGAIN_S": 0.05, "_PATIENCE_S": 1000.0}.items():
+        monkeypatch.setattr(_agreed_steps, name, seconds)
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_stop, "SIGTERM", 10_000.0, "planned")
+    _wait_until(one.client.is_told_to_stop)
+    agreed = one.client.agreed_steps
+    lock = agreed._lock = ToldLock(agreed._lock)
+    is_asking, answered = threading.Event(), threading.Event()
+
+    def ask_patiently(*_: object) -> bool:
+        is_asking.set()
+        return answered.wait(60)
+
+    monkeypatch.setattr(agreed, "_ask_patiently", ask_patiently)
+    monkeypatch.setattr(type(agreed._stop), "is_open", True)
+    said: list[bool] = []
+    threads = [threading.Thread(target=lambda: said.append(one.should_stop(6))) for _ in range(2)]
+    threads[0].start()
+    assert is_asking.wait(60)
+    threads[1].start()
+    assert lock.was_in_vain.wait(60)
+    answered.set()
+    for thread in threads:
+        thread.join(60)
+    assert said == [True, True]
+
+
+def test_a_thread_waits_for_no_other_when_it_has_no_time_left(
+    agent: Agent, ranks: Any, monkeypatch: Any
+) -> None:
+    for name, seconds in {"_CALL_S": 0.05, "_AGAIN_S": 0.05, "_PATIENCE_S": 1000.0}.items():
+        monkeypatch.setattr(_agreed_steps, name, seconds)
+    one, _ = ranks(2)
+    agent.call(agent.server.announce_checkpoint, "SIGUSR1", "n1.1.1")
+    _wait_until(functools.partial(_is_asked, one.client))
+    agreed = one.client.agreed_steps
+    with agreed._lock:
+        said: list[bool] = []
+        asking = threading.Thread(target=lambda: said.append(agreed.should_checkpoint(1, 2)))
+        asking.start()
+        agent.call(agent.server.announce_stop, "SIGTERM", 600.0, "loss")
+        asking.join(60)
+        assert not asking.is_alive()
+
+
 def test_without_an_agent_nothing_is_asked_for(monkeypatch: Any) -> None:
     for client in _fresh_client(monkeypatch):
         assert not client.should_stop(1)

@@ -771,3 +771,18 @@ def test_what_is_left_is_small_and_of_this_round(agent: Agent, worker: Any) -> N
     agent.call(agent.server.wills.worker_ended, int(os.environ["LOCAL_RANK"]), 0)
     with Raw(agent, {**HELLO, "round": 2}, {"type": "get", "id": 1, "key": "a", "wait_s": 0}) as raw:
         assert raw.hear()["value"] is None
+
+
+def test_who_is_told_of_a_loss_in_the_warning_has_its_grace(agent: Agent) -> None:
+    greeting = HELLO["local_rank"]
+    with Raw(agent, HELLO, {"type": "leaves", "is_so": 1}) as raw:
+        agent.call(agent.server.announce_stop, "SIGTERM", 90.0, "planned")
+        assert raw.hear()["cause"] == "planned"
+        _wait_until(lambda: all(one.leaves for one in agent.server.connections))
+        agent.call(agent.server.announce_stop, "SIGTERM", 80.0, "loss")
+        assert raw.hear()["cause"] == "loss"
+        assert agent.call(lambda: agent.server.deaf) == set(), "it is saving, and was told until when"
+        agent.new_round(1)
+        agent.call(agent.server.announce_stop, "SIGTERM", 80.0, "loss")
+        assert raw.hear()["cause"] == "loss"
+        assert agent.call(lambda: agent.server.deaf) == {greeting}

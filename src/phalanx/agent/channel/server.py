@@ -142,7 +142,8 @@ class ChannelServer:
 
     def announce_stop(self, signal_name: str, grace_s: float, cause: str = "asked") -> None:
         """Tell the workers of this round, also those that connect later, that they are being stopped."""
-        self._cause = cause
+        # As it began: who is told of a loss in the warning is saving, and keeps the time that it is told.
+        self._cause = self._cause or cause
         said = {
             "signal": signal_name,
             "grace_s": grace_s,

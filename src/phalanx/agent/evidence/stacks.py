@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -22,7 +21,8 @@ from typing import Self
 from phalanx.errors._boot import STACKS_SIGNAL
 from phalanx.errors._failure import without_our_frames
 from phalanx.multiprocessing.nameless import NamelessFile
-from phalanx.multiprocessing.procfs import read_file, read_stat
+from phalanx.multiprocessing.pidfd import has_ended, is_supported
+from phalanx.multiprocessing.procfs import read_file, read_stat, start_ticks_of
 
 __all__ = ["FILE_NAME", "Asked", "py_spy", "save"]
 
@@ -43,7 +43,18 @@ STATES = {"D": "it waits in the kernel", "T": "it is stopped", "t": "a debugger 
 class Asked:
     """One worker whose stacks are wanted. ``is_asked`` is set when the signal was sent."""
 
-    __slots__ = ("_blocked", "_file", "_handle", "_start", "folder", "is_asked", "pid", "rank", "text")
+    __slots__ = (
+        "_blocked",
+        "_file",
+        "_handle",
+        "_start",
+        "_ticks",
+        "folder",
+        "is_asked",
+        "pid",
+        "rank",
+        "text",
+    )
 
     def __init__(self, rank: int, pid: int, folder: str, file: NamelessFile, handle: int) -> None:
         self.rank = rank
@@ -53,7 +64,8 @@ class Asked:
         self.is_asked = False
         self.text = ""
         self._file = file
-        self._handle = handle
+        self._handle = handle  # -1: this system has none
+        self._ticks = start_ticks_of(pid)
         self._start = 0
         self._blocked: frozenset[str] = frozenset()
 
@@ -63,19 +75,20 @@ class Asked:
 
         Raises ``OSError``.
         """
-        handle = os.pidfd_open(pid)
+        own = NamelessFile.of(os.dup(file.fd))
         try:
-            return cls(rank, pid, folder, NamelessFile.of(os.dup(file.fd)), handle)
+            return cls(rank, pid, folder, own, os.pidfd_open(pid) if is_supported() else -1)
         except OSError:
-            os.close(handle)
+            own.close()
             raise
 
     @property
     def is_gone(self) -> bool:
         """Whether it has ended: its number may be another process's by now."""
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        return bool(poll.poll(0))
+        if self._handle >= 0:
+            return has_ended(self._handle)
+        stat = read_stat(self.pid)
+        return stat is None or stat.state == "Z" or stat.start_ticks != self._ticks
 
     @property
     def is_full(self) -> bool:
@@ -85,8 +98,11 @@ class Asked:
     def ask(self) -> None:
         """Send it the signal, if it can answer."""
         if not self.is_full and self._can_answer():
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, STACKS_SIGNAL)
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it is another user's now (sudo)
+                if self._handle >= 0:
+                    signal.pidfd_send_signal(self._handle, STACKS_SIGNAL)
+                elif not self.is_gone:
+                    os.kill(self.pid, STACKS_SIGNAL)
                 self.is_asked = True
 
     def _can_answer(self) -> bool:
@@ -125,7 +141,8 @@ class Asked:
     def close(self) -> None:
         """Give the handles back."""
         self._file.close()
-        os.close(self._handle)
+        if self._handle >= 0:
+            os.close(self._handle)
 
     def _holding(self) -> frozenset[str]:
         """Threads in which the signal is held back: by their own choice, or because they are in its handler."""

@@ -8,15 +8,14 @@ there is nothing. The loop waits for none of it: a thread of its own looks, send
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import select
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.agent.driver import Driver
 from phalanx.agent.stacks import EndSlow, SaveStacks, StacksSaved
+from phalanx.multiprocessing.pidfd import has_ended, is_supported
 from phalanx.multiprocessing.procfs import start_ticks_of
 
 if TYPE_CHECKING:
@@ -65,51 +64,62 @@ class Stacks:
         from phalanx.agent.evidence.stacks import Asked, py_spy, save
 
         asked: list[Asked] = []
+        lines: list[str] = []
         try:
-            asked.extend(
-                Asked.of(
-                    workers.round.rank(local_rank),
-                    workers.pids[local_rank],
-                    workers.stacks_folder(local_rank),
-                    workers.crash_file(local_rank),
-                )
-                for local_rank in workers.live
-            )
+            for local_rank in workers.live:
+                rank, pid = workers.round.rank(local_rank), workers.pids[local_rank]
+                folder, file = workers.stacks_folder(local_rank), workers.crash_file(local_rank)
+                try:
+                    asked.append(Asked.of(rank, pid, folder, file))
+                except OSError as error:  # descriptors are short; the others may be the ones that tell why
+                    lines.append(f"the stacks of rank {rank} could not be saved: {error.strerror}")
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(None, save, asked, reason, py_spy(), self._processes.tree.spare)
+            spare = self._processes.tree.spare
+            return lines + await loop.run_in_executor(None, save, asked, reason, py_spy(), spare)
         finally:
             for one in asked:
                 one.close()
 
     def _end(self, command: EndSlow) -> None:
         """Its own process alone; what it has started is swept when it has ended, as after any failure."""
-        with contextlib.suppress(OSError):  # by a handle: its number may be somebody else's the next moment
-            handle = os.pidfd_open(command.pid)
-            try:
-                self._end_held(command, handle)
-            finally:
-                os.close(handle)
-
-    def _end_held(self, command: EndSlow, handle: int) -> None:
-        if start_ticks_of(command.pid) != command.started or _has_ended(handle):
+        if start_ticks_of(command.pid) not in (command.started, None):
             return
         workers = self._processes.workers
-        local_ranks = (
-            [] if workers is None else [one for one in workers.live if workers.pids[one] == command.pid]
-        )
-        if not local_ranks and self._watchdog is not None and not self._watchdog.is_of_the_job(command.pid):
+        ranks = {} if workers is None else {workers.pids[one]: one for one in workers.live}
+        folder = ""
+        try:
+            if workers is not None and command.pid in ranks:
+                # Nobody has reaped it, so that its number is its own, and no descriptor is needed.
+                is_sent = workers.send_to(ranks[command.pid], command.signal)
+                folder = os.path.dirname(workers.stacks_folder(ranks[command.pid]))
+            else:
+                is_sent = self._send_checked(command)
+        except OSError as error:
+            self._console.say(f"process {command.pid} could not be ended: {error.strerror}")
             return
-        if command.late:
+        if is_sent and command.late:
             self._console.say(command.late)
-        signal.pidfd_send_signal(handle, command.signal)
-        if local_ranks and self._watchdog is not None:
-            assert workers is not None, "it has a rank"
-            folder = os.path.dirname(workers.stacks_folder(local_ranks[0]))
+        if is_sent and command.pid in ranks and self._watchdog is not None:
             self._watchdog.ends(command.pid, command.scope, folder)
 
-
-def _has_ended(handle: int) -> bool:
-    """Whether the process of a handle has, though nobody may have waited for it yet."""
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(0))
+    def _send_checked(self, command: EndSlow) -> bool:
+        """To one that is no rank: others wait for it, and its number may be somebody else's the next moment."""
+        try:
+            handle = os.pidfd_open(command.pid) if is_supported() else -1
+        except ProcessLookupError:
+            return False
+        try:
+            if self._watchdog is not None and not self._watchdog.is_of_the_job(command.pid):
+                return False
+            if start_ticks_of(command.pid) != command.started or (handle >= 0 and has_ended(handle)):
+                return False
+            if handle >= 0:
+                signal.pidfd_send_signal(handle, command.signal)
+            else:
+                os.kill(command.pid, command.signal)
+        except ProcessLookupError:
+            return False
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return True
