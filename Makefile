@@ -1,5 +1,6 @@
 # Nothing needs to be installed by hand but Python (3.11 or newer, with venv and pip) and make: each target makes what
-# it needs in .venv, once. A stamp file says what is there; a change of pyproject.toml makes it anew.
+# it needs in .venv, once, where this source is installed editable. A stamp file says what is there; a change of
+# pyproject.toml makes it anew.
 
 PYTHON  ?= python3
 WORKERS ?= 4

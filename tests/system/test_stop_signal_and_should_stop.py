@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from tests.system.launch import Launch, Script
 
+TRAINING = (Path(__file__).parents[2] / "docs/training.md").read_text()
 GRACE_S = 80
 LONG_BEFORE_HALF_OF_THE_GRACE_S = 30.0
 SAVES_AND_LEAVES = """
@@ -256,3 +259,29 @@ def test_a_neighbour_of_a_failed_rank_that_hangs_does_not_take_the_grace(
     assert time.monotonic() - failed_at < LONG_BEFORE_HALF_OF_THE_GRACE_S
     if has_handler:
         assert len(job.told("own handler", 2)) == 2
+
+
+def test_with_one_line_ranks_leave_at_one_step_when_ctrl_c_is_pressed(launch: Launch, script: Script) -> None:
+    (line,) = re.findall(r"^```py\n(.*)\n```$", TRAINING, re.MULTILINE)
+    train = script(
+        f"""
+        import signal
+        {line}
+        import itertools, sys, time
+        import phalanx
+        from telling import tell
+        for step in itertools.count(1):
+            if step == 3:
+                tell("trains")
+            if phalanx.should_stop(step):
+                tell("leaves", step=step)
+                sys.exit(0)
+            time.sleep(0.01)
+        """
+    )
+    job = launch("--nproc-per-node", 2, train)
+    job.told("trains", 2)
+    job.process.send_signal(signal.SIGINT)
+    left = job.told("leaves", 2)
+    assert len({event["step"] for event in left}) == 1
+    assert job.wait() == 130

@@ -412,7 +412,9 @@ def test_people_are_told_of_a_timer_in_a_sentence_and_not_in_json(
     assert "expiration_time" not in caplog.text
 
 
-def test_who_is_no_worker_is_not_ended_whatever_a_request_says(fifo: str) -> None:
+def test_who_is_no_worker_is_not_ended_whatever_a_request_says(
+    fifo: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server = FileTimerServer(fifo, "job", is_worker=lambda _pid: False)
     with subprocess.Popen(["sleep", "1000"]) as stranger:
         server.register_timers([FileTimerRequest(stranger.pid, "s", 1.0, signal.SIGKILL)])
@@ -421,6 +423,23 @@ def test_who_is_no_worker_is_not_ended_whatever_a_request_says(fifo: str) -> Non
         assert not server.get_expired_timers(time.time())
         stranger.kill()
     server.stop()
+    assert f"process {stranger.pid} is no worker" in caplog.text
+
+
+@pytest.mark.parametrize("is_reaped", [False, True])
+def test_the_timer_of_a_worker_that_has_ended_is_no_complaint(
+    fifo: str, is_reaped: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = FileTimerServer(fifo, "job", is_worker=lambda _pid: False)
+    worker = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)
+    if is_reaped:
+        worker.wait()
+    server.register_timers([FileTimerRequest(worker.pid, "s", 1.0, signal.SIGKILL)])
+    server.run_once()
+    server.stop()
+    worker.wait()
+    assert "is ignored" not in caplog.text
 
 
 def test_the_agents_server_is_found_without_a_word(fifo: str, server: FileTimerServer) -> None:

@@ -18,6 +18,10 @@ from phalanx.multiprocessing.pidfd import has_ended
 __all__ = ["Acts"]
 
 _DYING_S = 5.0  # a killed process may have to wait for a CPU to die on
+_OUTLIVED_S = 5.0  # who is there so long after a signal that ends a process has other plans with it
+_ENDS_NOBODY = frozenset(
+    getattr(signal, f"SIG{name}") for name in ("CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH")
+)
 
 
 class Acts:
@@ -40,6 +44,8 @@ class Acts:
         self._did = did
         self._waiting_for = waiting_for
         self._host = os.uname().nodename
+        self.outlived = 0
+        """How many signals have ended nobody, of those that end a process which says nothing else."""
 
     def on_agent(self, agent: Agent) -> str | None:
         """Do it to an agent; why not, if it has ended."""
@@ -74,6 +80,7 @@ class Acts:
             )
             if orders.act is Act.KILL:
                 self._kill(found, who)
+                self._say_if_outlived(found, names("rank", [one.rank for one in workers]))
             elif orders.act is Act.STOP:
                 self._held(found, who, "stopped", "continued", with_children=True)
             else:
@@ -85,6 +92,16 @@ class Acts:
             signal_process(one.pidfd, self._orders.signum)
         verb = "killed" if self._orders.signum == signal.SIGKILL else "signalled"
         self._did(f"{verb} {who} by {signal.Signals(self._orders.signum).name}")
+
+    def _say_if_outlived(self, found: list[Opened], ranks: str) -> None:
+        """Say it if a signal was to end workers and all of them are still there: nothing was tried then."""
+        signum = self._orders.signum
+        if signum == signal.SIGKILL or signum in _ENDS_NOBODY:
+            return
+        is_late = self._waiting_for(found)(time.monotonic() + _OUTLIVED_S)
+        if is_late and not any(has_ended(one.pidfd) for one in found):
+            self.outlived += 1
+            self._say(sentences.outlived(ranks, signal.Signals(signum).name, _OUTLIVED_S, count=len(found)))
 
     def _held(self, found: list[Opened], who: str, verb: str, after: str, *, with_children: bool) -> None:
         for_s = self._orders.for_s

@@ -264,7 +264,12 @@ class _Injector:
 
     def _last_words(self, child: Child) -> int:
         code = self._watch.await_child(child)
-        done = sentences.counted(self._orders.act, self._done)
+        done = sentences.counted(
+            self._orders.act,
+            self._done,
+            is_fatal=self._orders.signum == signal.SIGKILL,
+            outlived=self._acts.outlived,
+        )
         self._watch.say(
             f"injected {done}{self._why_nothing}; the command ended with {code}; seed {self._seed}"
         )

@@ -10,6 +10,7 @@ __all__ = [
     "aim_words",
     "counted",
     "no_job",
+    "outlived",
     "schedule_words",
     "share_words",
     "time_words",
@@ -104,13 +105,35 @@ def aim_words(aim: Aim, *, is_agent: bool) -> str:
     return f"{who} of {node}" if node else f"{who} on this machine"
 
 
-def counted(act: Act, done: int) -> str:
-    """What was done in all.
+def counted(act: Act, done: int, *, is_fatal: bool = True, outlived: int = 0) -> str:
+    """What was done in all; ``is_fatal``: by SIGKILL, which is a kill; ``outlived``: signals that have ended nobody.
 
     >>> counted(Act.KILL, 2), counted(Act.SLOW, 1), counted(Act.STOP, 0)
     ('2 kills', '1 slow-down', 'nothing')
+    >>> counted(Act.KILL, 2, is_fatal=False, outlived=1), counted(Act.KILL, 1, is_fatal=False, outlived=1)
+    ('2 signals, 1 of which ended nobody', '1 signal, which ended nobody')
     """
-    return f"{done} {_NOUNS[act]}{'s' if done > 1 else ''}" if done else "nothing"
+    if not done:
+        return "nothing"
+    noun = "signal" if act is Act.KILL and not is_fatal else _NOUNS[act]
+    words = f"{done} {noun}{'s' if done > 1 else ''}"
+    if not outlived:
+        return words
+    return f"{words}, {f'{outlived} of ' if done > 1 else ''}which ended nobody"
+
+
+def outlived(ranks: str, signal_name: str, seconds: float, *, count: int) -> str:
+    """That workers are still there after a signal that ends who does nothing about it.
+
+    >>> outlived("rank 1", "SIGTERM", 5.0, count=1)[:60]
+    'rank 1 still runs 5 s after SIGTERM: the script handles or i'
+    """
+    verb = "runs" if count == 1 else "run"
+    who = ", as one that asks should_stop does" if signal_name == "SIGTERM" else ""
+    return (
+        f"{ranks} still {verb} {time_words(seconds)} after {signal_name}: the script handles or ignores it{who}, "
+        f"so no worker was lost, and no restart was tried"
+    )
 
 
 def unnamed(deed: str, here: Sequence[str]) -> str:

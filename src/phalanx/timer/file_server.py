@@ -244,7 +244,8 @@ class FileTimerServer:
         )
         for pid, timers in expired.items():
             if not self._is_worker(pid):
-                self._complain(f"process {pid} is no worker")
+                if _has_memory(pid):  # else it may have been one, which has ended in its block
+                    self._complain(f"process {pid} is no worker")
                 continue
             # One that says no signal ends nobody; another one of the same worker may.
             first = next((one for one in timers if one.signal > 0), timers[0])
@@ -386,3 +387,10 @@ def _is_read(path: str) -> bool:
             return False
         raise
     return True
+
+
+def _has_memory(pid: int) -> bool:
+    """Whether it runs: one that is ending has given its memory back, before it can be waited for."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/statm", "rb") as sizes:
+        return not sizes.read().startswith(b"0 ")
+    return False
