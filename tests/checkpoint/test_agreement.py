@@ -136,13 +136,15 @@ def test_steps_that_were_passed_over_are_named_with_the_folders_in_which_they_ar
     assert all("rank" in bad.why for bad in results[0].bad)
     assert results[0].seen_by == sum(bool(view) for view in found)
     assert bool(results[0].example) == any(found)
+    views = [set(view) for view in found]
+    assert results[0].are_alike == all(view == views[0] for view in views)
 
 
 @pytest.mark.parametrize("ranks", [1, 10, 100])
 def test_the_number_of_messages_of_each_rank_does_not_grow_with_the_ranks(ranks: int) -> None:
     world, results = _resume_all([{1: GOOD, 2: GOOD, 3: GOOD}] * ranks, lambda able: able[0])
     assert {result.step for result in results} == {3}
-    assert world.requests <= 20 * ranks + 10
+    assert world.requests <= 20 * ranks + 13
 
 
 def test_a_good_newest_step_is_the_only_one_that_is_read() -> None:

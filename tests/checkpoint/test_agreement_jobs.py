@@ -170,6 +170,7 @@ def test_nodes_without_a_step_in_common_are_told_what_is_there_and_do_not_begin_
     for text in texts:
         assert " sees step 2, rank " in text
         assert " sees none" in text
+        assert "per_node=True" in text
         assert "To begin anew, remove the folder" in text
 
 

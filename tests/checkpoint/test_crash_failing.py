@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.checkpoint.scenarios import (
     MAY_LIST_DAMAGED,
@@ -118,6 +119,28 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip(f"nothing can be mounted here: {mounted.stderr}")
     yield folder
     subprocess.run(["umount", folder], check=True)
+
+
+def _by_numpy(folder: Path) -> None:
+    np.save(folder / "large.npy", np.zeros(2 << 20, dtype=np.uint8))
+
+
+@pytest.mark.parametrize("state", ["array", "columns", "bytes", "callable"])
+def test_a_full_disk_is_called_that_with_whatever_was_saved(state: str, small_disk: Path) -> None:
+    array = np.zeros((2048, 1024), dtype=np.uint8)
+    folder = small_disk / "checkpoints"
+    states = {
+        "array": {"w": array},
+        "columns": {"w": array.T},
+        "bytes": {"w": array.tobytes()},
+        "callable": _by_numpy,  # numpy's own words, which say nothing of the system's
+    }
+    with pytest.raises(SaveFailed) as failed:
+        checkpointer(folder).save(1, states[state])
+    assert f"{folder}, " in str(failed.value)
+    assert "free some" in str(failed.value)
+    assert "keep fewer steps" in str(failed.value)
+    assert ("No space left on device; " in str(failed.value)) == (state != "callable")
 
 
 def free(folder: Path) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -168,16 +169,76 @@ def test_checkpointers_are_told_apart_in_the_order_in_which_they_begin_to_talk()
 class Watched(Shared):
     """Tells when a rank has looked for a decision some times, and so has had time to lose its patience."""
 
-    def __init__(self) -> None:
+    def __init__(self, looks: int = 5) -> None:
         super().__init__()
+        self.enough = looks
         self.looks = 0
         self.is_waited_for = threading.Event()
 
     def check(self, keys: list[str]) -> bool:
         self.looks += any(key.endswith("decided") for key in keys)
-        if self.looks > 5:
+        if self.looks > self.enough:
             self.is_waited_for.set()
         return super().check(keys)
+
+
+class TestRanksThatWaitForLong:
+    """One of them says for whom, once."""
+
+    @pytest.fixture
+    def said(self, monkeypatch: pytest.MonkeyPatch) -> SimpleQueue[str]:
+        said: SimpleQueue[str] = SimpleQueue()
+        log = SimpleNamespace(warning=lambda text, *values: said.put(text % values))
+        monkeypatch.setattr("phalanx.checkpoint.peers.log", log)
+        monkeypatch.setattr("phalanx.checkpoint.peers._TOLD_S", 0.0)
+        monkeypatch.setattr("phalanx.checkpoint.peers._LOOK_ROUND_S", 0.01)
+        return said
+
+    @pytest.mark.parametrize("early", [(0,), (1, 2)])
+    def test_say_for_whom_once(self, early: tuple[int, ...], said: SimpleQueue[str]) -> None:
+        store = Watched(looks=50)
+        groups = [RankGroup(StorePeers(store), Member(rank, 3), LIMIT_S, name="c") for rank in range(3)]
+
+        def load(rank: int) -> Any:
+            rank_group = groups[rank]
+            talk = seeing([5], resume(rank_group.me))
+            return rank_group.hold(rank_group.next_number(), talk, lambda _: Finding()).step
+
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(load, rank) for rank in early]
+            text = said.get(timeout=LIMIT_S)
+            assert store.is_waited_for.wait(LIMIT_S)
+            assert said.empty()
+            waiting += [pool.submit(load, rank) for rank in range(3) if rank not in early]
+            assert [each.result(LIMIT_S) for each in waiting] == [5] * 3
+        if early == (0,):
+            assert text.startswith("rank 0 waits for ranks 1 and 2, for up to 60 s: all ranks must call")
+        else:  # the other one of them may not have come when the first one looked
+            assert " waits for rank" in text
+
+    def test_say_nothing_while_a_step_is_published(self, said: SimpleQueue[str]) -> None:
+        all_here = threading.Barrier(2)
+
+        class Meeting(Watched):
+            """Nobody waits before both have said that they are here."""
+
+            def set(self, key: str, value: bytes) -> None:
+                super().set(key, value)
+                if "said" in key:
+                    all_here.wait(LIMIT_S)
+
+        store = Meeting(looks=50)
+        groups = [RankGroup(StorePeers(store), Member(rank, 2), LIMIT_S, name="c") for rank in range(2)]
+
+        def publish(_: Request) -> None:
+            assert store.is_waited_for.wait(LIMIT_S)
+
+        def save(rank_group: RankGroup) -> Any:
+            number = rank_group.next_number()
+            return rank_group.hold(number, finish_save(rank_group.me, 5, None), publish)
+
+        assert _together(groups, save) == [None, None]
+        assert said.empty()
 
 
 class TestARankWhoseScriptHasEnded:

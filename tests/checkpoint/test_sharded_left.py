@@ -120,7 +120,7 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
             assert time.monotonic() < ends_at
             time.sleep(0.001)
 
-    def leave(key: str, *rest: int) -> bytes | None:
+    def leave(key: str, *rest: Any) -> bytes | None:
         if not key.endswith("decided"):
             return hear(key, *rest)
         waits.set()

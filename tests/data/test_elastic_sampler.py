@@ -480,3 +480,8 @@ def test_torchs_loader_takes_it_as_its_sampler(workers: int, persistent: bool) -
     after, _ = run(state, stop=None)
     assert len(before) == 16
     assert sorted(before + after) == [(epoch, item) for epoch in (0, 1) for item in data]
+
+
+def test_an_empty_dataset_is_taken_as_by_torchs_sampler() -> None:
+    sampler = ElasticDistributedSampler([], num_replicas=2, rank=1)
+    assert (sampler.length, len(sampler), list(sampler)) == (0, 0, [])

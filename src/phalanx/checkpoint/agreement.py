@@ -15,15 +15,12 @@ from phalanx.records import Struct
 
 __all__ = [
     "BadStep", "Check", "Count", "Finding", "Hear", "List", "Listing", "Local", "Member", "Number", "Publish",
-    "Request", "Resumption", "Tell", "absent", "begin_save", "difference", "finish_save", "leave", "load", "resume",
+    "Request", "Resumption", "Tell", "absent", "begin_save", "difference", "finish_save", "leave", "load", "named",
+    "resume",
 ]  # fmt: skip
 
-STEPS_MAX = (
-    64  # the newest ones of each rank that are talked about: no retention keeps more for the sake of resuming
-)
-_WHY_CHARACTERS = (
-    300  # of each rank's reason: what is told is read by people, and a round's values have a limit
-)
+STEPS_MAX = 64  # the newest ones of each rank that are talked about: no retention keeps more to resume from
+_WHY_CHARACTERS = 300  # of each rank's reason: people read what is told, and a round's values have a limit
 _FILES_MAX = 256  # that are looked at once more; one that is damaged is enough
 _REASONS_MAX = 8  # of a thousand ranks that failed for one reason, a few are enough
 
@@ -124,7 +121,10 @@ class BadStep(Struct):
 
 
 class Resumption(Struct):
-    """What all ranks agreed on: ``bad`` has the steps that somebody cannot use, newest first."""
+    """What all ranks agreed on: ``bad`` has the steps that somebody cannot use, newest first.
+
+    ``are_alike``: all ranks see the same steps, or all see nothing but steps that were set aside.
+    """
 
     step: int | None
     bad: tuple[BadStep, ...]
@@ -132,6 +132,7 @@ class Resumption(Struct):
     example: str  # of what is seen, and by whom not; "" if nobody sees a step
     error: str | None  # why there was no agreement
     is_unsure: bool = False  # because nobody can tell whether a step is good
+    are_alike: bool = False
 
 
 def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resumption]:
@@ -146,12 +147,14 @@ def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resu
     mine = sorted(set(listing.steps), reverse=True)[:STEPS_MAX]
     for step in mine:
         yield Count(f"can/{step}")
-    text = f"step {mine[0]}" if mine else listing.sees
-    if (yield Count("some" if text else "none")) == 1:
-        yield Tell("example" if text else "counterexample", {"text": f"rank {me.rank} sees {text or 'none'}"})
+    yield Count(f"number/{len(mine)}")
+    kind = "steps" if mine else "asides" if listing.sees else "none"
+    if (yield Count(f"sees/{kind}")) == 1:
+        text = f"step {mine[0]}" if mine else listing.sees or "none"
+        yield Tell(f"example/{kind}", {"text": f"rank {me.rank} sees {text}"})
     said: dict[str, Any] = {"do": "list", "fault": _short(listing.fault)}
     same = "listed" if listing.fault is None else None
-    decided = yield from _meet(me, "listed/", said, same, _common(me, mine))
+    decided = listed = yield from _meet(me, "listed/", said, same, _common(me, mine))
     seen_by, example = int(decided.get("seen_by", 0)), str(decided.get("example", ""))
     bad: list[BadStep] = []
     step_taken: int | None = None
@@ -170,9 +173,8 @@ def resume(me: Member, fault: str | None = None) -> Generator[Request, Any, Resu
         files = tuple((int(place), str(file)) for place, file in decided["files"])
         is_gone = bool(decided["gone"])
         bad.append(BadStep(step, str(decided["why"]), tuple(decided["places"]), files, is_gone))
-    return Resumption(
-        step_taken, tuple(bad), seen_by, example, decided.get("error"), bool(decided.get("unsure"))
-    )
+    is_unsure, are_alike = bool(decided.get("unsure")), bool(listed.get("alike"))
+    return Resumption(step_taken, tuple(bad), seen_by, example, decided.get("error"), is_unsure, are_alike)
 
 
 def load(me: Member, step: int, fault: str | None = None) -> Generator[Request, Any, Resumption]:
@@ -311,13 +313,19 @@ def _common(me: Member, mine: Sequence[int]) -> Any:
         for step in mine:
             numbers[step] = yield Number(f"can/{step}")
         common = [step for step, number in numbers.items() if number == me.world_size]
-        seen_by = yield Number("some")
+        asides, none = (yield Number("sees/asides")), (yield Number("sees/none"))
+        seen_by = me.world_size - none
+        by_kind = {"steps": seen_by - asides, "asides": asides, "none": none}
         texts = []
-        for key in ("example", "counterexample") if seen_by else ():
-            if key == "example" or seen_by < me.world_size:
-                said = yield Hear(key)
+        for kind in by_kind if seen_by else ():
+            if by_kind[kind]:
+                said = yield Hear(f"example/{kind}")
                 texts.append(said["text"] if said else "")
-        return {"common": common, "seen_by": seen_by, "example": ", ".join(texts), "error": None}
+        # As many steps as here are seen by so many ranks; if all of these are common, there are no others.
+        as_many = yield Number(f"number/{len(mine)}")
+        are_alike = as_many == max(by_kind.values()) == me.world_size and len(common) == len(mine)
+        example = ", ".join(texts)
+        return {"common": common, "seen_by": seen_by, "example": example, "alike": are_alike, "error": None}
 
     return settle
 
@@ -342,7 +350,7 @@ def difference(all_said: Mapping[int, Mapping[str, Any]]) -> str:
     for rank, said in all_said.items():
         groups.setdefault(_doing(said), []).append(rank)
     does = [
-        f"{_ranks(ranks)} {what if len(ranks) > 1 else what.replace(' ', 's ', 1) if ' ' in what else what + 's'}"
+        f"{named(ranks)} {what if len(ranks) > 1 else what.replace(' ', 's ', 1) if ' ' in what else what + 's'}"
         for what, ranks in groups.items()
     ]
     return f"{', '.join(does)}: all ranks must save and load the same steps in the same order"
@@ -362,7 +370,7 @@ def absent(all_said: Mapping[int, Mapping[str, Any]], me: Member) -> str:
     """
     missing = [rank for rank in range(me.world_size) if rank not in all_said]
     faults = {rank: str(said["fault"]) for rank, said in all_said.items() if said.get("fault")}
-    text = f"rank {me.rank} has waited in vain for {_ranks(missing) if missing else 'the decision'}"
+    text = f"rank {me.rank} has waited in vain for {named(missing) if missing else 'the decision'}"
     return f"{text}; {_reasons(faults)}" if faults else text
 
 
@@ -371,12 +379,13 @@ def _reasons(faults: Mapping[int, str]) -> str:
     groups: dict[str, list[int]] = {}
     for rank, why in faults.items():
         groups.setdefault(why, []).append(rank)
-    texts = [f"{_ranks(ranks)}: {why}" for why, ranks in groups.items()]
+    texts = [f"{named(ranks)}: {why}" for why, ranks in groups.items()]
     rest = [f"and {len(texts) - _REASONS_MAX} more reasons"] if len(texts) > _REASONS_MAX else []
     return "; ".join([*texts[:_REASONS_MAX], *rest])
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def named(ranks: Sequence[int]) -> str:
+    """Ranks, for a sentence."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > _REASONS_MAX:

@@ -30,6 +30,7 @@ _LATE_S = (
     30.0  # network file systems show another node's new folder within seconds: NFS caches names for up to 30
 )
 _ASK_RANKS = "Is it one folder for all ranks? If each node has its own, per_node=True says so. "
+_NAMED_MAX = 4  # of the steps that were set aside, or are damaged
 _GOOD_HERE = (
     "; the rank that looked once more saw no damage, and left it: look at the machine of the one that did"
 )
@@ -63,15 +64,27 @@ def agreed_step(
         agreed = now
     _name_and_set_aside(rank_group, directory, agreed, holds if is_keeper else {})
     if agreed.step is None and agreed.seen_by:
-        reasons = "".join(
-            f"; step {bad.step}: {_without_number(bad.step, bad.why)}" for bad in agreed.bad[:3]
-        )
-        one, all_ranks = ("this process", "") if rank_group.me.world_size == 1 else ("all ranks", _ASK_RANKS)
-        raise NoGoodStep(
-            f"no step in {directory.folder} can be used by {one}: {agreed.example}{reasons}. {all_ranks}To begin anew, "
-            "remove the folder, or give another one"
-        )
+        raise NoGoodStep(_none_to_use(directory, agreed))
     return None if agreed.step is None else (agreed.step, holds[agreed.step])
+
+
+def _none_to_use(directory: StepDirectory, agreed: Resumption) -> str:
+    """Why no step can be used, and what to do: another thing where ranks see different folders."""
+    where = f"no step in {directory.folder} can be used"
+    reasons = [f"step {bad.step}: {_without_number(bad.step, bad.why)}" for bad in agreed.bad[:_NAMED_MAX]]
+    if (more := len(agreed.bad) - _NAMED_MAX) > 0:
+        reasons.append(f"and {more} more")
+    anew = "To begin anew, remove the folder, or give another one"
+    if not agreed.are_alike:
+        return f"{where} by all ranks: {'; '.join([agreed.example, *reasons])}. {_ASK_RANKS}{anew}"
+    if not reasons:
+        aside = agreed.example.partition(" sees ")[2]
+        return (
+            f"{where}: all were set aside, by this run or one before it: {aside}. Rename one that is good, or "
+            f"restore one from a copy, without what follows the number. {anew}"
+        )
+    kept = " What is damaged is kept, as step-….bad." if any(bad.places for bad in agreed.bad) else ""
+    return f"{where}: {'; '.join(reasons)}.{kept} Mend what is named, or restore a step from a copy. {anew}"
 
 
 def _agreed(
@@ -126,7 +139,7 @@ class _Looks:
                     self._first = set(steps)
                 if not wanted or not self._is_late(max(wanted), steps) or time.monotonic() > ends_at:
                     aside = [] if steps else asides(self._directory.folder)
-                    return Listing(tuple(steps), aside[-1] if aside else "")
+                    return Listing(tuple(steps), _named(aside))
                 time.sleep(0.1)
         except OSError as error:
             self.fault = f"the steps in {self._directory.folder} cannot be listed: {error}"
@@ -214,6 +227,12 @@ def _name_and_set_aside(
             f"; it is now {aside.name}" if aside else _GOOD_HERE if is_elsewhere else "",
             directory.folder,
         )
+
+
+def _named(asides: list[str]) -> str:
+    """The newest ones, and how many more there are."""
+    rest = len(asides) - _NAMED_MAX
+    return ", ".join(asides[: -_NAMED_MAX - 1 : -1]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _without_number(step: int, why: str) -> str:

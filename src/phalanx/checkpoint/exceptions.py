@@ -34,6 +34,8 @@ class SaveFailed(CheckpointError):
 class NoGoodStep(CheckpointError):
     """The step that was asked for, or any, is not there or is damaged: the message names the file and what is wrong.
 
+    A traceback may call one that is not there ``Gone``, a kind of this.
+
     >>> import tempfile
     >>> from phalanx.checkpoint import Checkpointer
     >>> try:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar, cast
 
-from phalanx.checkpoint.agreement import Count, Hear, Local, Member, Number, Request, Tell
+from phalanx.checkpoint.agreement import Count, Hear, Local, Member, Number, Request, Tell, named
 from phalanx.checkpoint.exceptions import NoPeers
+from phalanx.checkpoint.origin import log
 from phalanx.errors import channel
 
 __all__ = ["Alone", "Peers", "RankGroup", "StorePeers", "find_peers"]
@@ -22,6 +23,7 @@ __all__ = ["Alone", "Peers", "RankGroup", "StorePeers", "find_peers"]
 _FIRST_LOOK_S, _LAST_LOOK_S = 0.002, 0.25  # between looks into a store of torch; see StorePeers.hear
 _LOOK_ROUND_S = 1.0  # between looks whether this process has failed meanwhile
 _FAILED_S = 5.0  # how long a process that has failed waits for other ranks, all in all
+_TOLD_S = 30.0  # of waiting before people hear for whom
 _ENDED_S = 60.0  # and one whose script has ended, well or not, for the next sign of them: a step is shorter
 _T = TypeVar("_T")
 
@@ -257,12 +259,16 @@ class RankGroup:
         except (OSError, RuntimeError, ValueError) as error:
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
 
-    def _hear(self, key: str, number: int | None = None) -> bytes | None:
-        """The message, with patience; ``number``: of the conversation. A thread that outlives the main one has little,
-        for this process may be the reason that the others never come: only its end tells the agent, which then ends
-        ranks that wait for it.
+    def _hear(
+        self, key: str, number: int | None = None, tell: Callable[[], None] | None = None
+    ) -> bytes | None:
+        """The message, with patience; ``number``: of the conversation; ``tell`` is called once, when it takes long.
+
+        A thread that outlives the main one has little, for this process may be the reason that the others never come:
+        only its end tells the agent, which then ends ranks that wait for it.
         """
-        ends_at, come = time.monotonic() + self.timeout_s, 1
+        begun_at, come = time.monotonic(), 1
+        ends_at = begun_at + self.timeout_s
         while True:
             now, last_at = time.monotonic(), ends_at
             if _failed_at is not None:
@@ -275,7 +281,25 @@ class RankGroup:
             found = self._peers.hear(key, max(min(last_at - now, _LOOK_ROUND_S), 0.0))
             if found is not None or last_at - now <= _LOOK_ROUND_S:
                 return found
+            if tell is not None and now - begun_at >= _TOLD_S:
+                tell()
+                tell = None
             _look_round()
+
+    def _tell_absent(self, number: int, phase: str, left: list[str]) -> None:
+        """Say who is waited for: one of those that wait does it, for all. Nobody is, while a step is published."""
+        if self._answer(number, Count(f"{phase}told"), left) > 1:
+            return
+        keys = {rank: f"{self._name}/{number}/{phase}said/{rank}" for rank in range(self.me.world_size)}
+        absent = [rank for rank, key in keys.items() if self._peers.hear(key, 0.0) is None]
+        if absent:
+            log.warning(
+                "rank %d waits for %s, for up to %g s: all ranks must call load_latest, load and sharded save, "
+                "in the same order; one that has called is still reading or writing",
+                self.me.rank,
+                named(absent),
+                self.timeout_s,
+            )
 
     def _answer(self, number: int, request: Count | Number | Tell | Hear, left: list[str]) -> Any:
         import json
@@ -290,7 +314,12 @@ class RankGroup:
             if isinstance(request, Tell):
                 left.append(key)
                 return self._peers.tell(key, json.dumps(dict(request.message)).encode())
-            found = self._hear(key, number) if request.is_patient else self._peers.hear(key, 0.0)
+            if request.is_patient:
+                phase, is_decision = request.key.removesuffix("decided"), request.key.endswith("decided")
+                tell = (lambda: self._tell_absent(number, phase, left)) if is_decision else None
+                found = self._hear(key, number, tell)
+            else:
+                found = self._peers.hear(key, 0.0)
         except (OSError, RuntimeError, ValueError) as error:  # the agent's and torch's stores raise these
             raise NoPeers(f"the other ranks cannot be reached: {error}") from error
         return None if found is None else json.loads(found)

@@ -260,9 +260,18 @@ class Staging:
             raise self._failure(error) from error
 
     def _failure(self, error: OSError) -> SaveFailed:
-        what = said(error)
+        """Always names the folder: which of a job's disks is meant is the first question."""
+        what, folder = said(error), self._directory.folder
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            what += f"; free some space for {self._directory.folder}, or keep fewer steps"
+            what += f"; free some space for {folder}, or keep fewer steps"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            what += f"; can this process write into {folder}?"
+        elif error.errno in (errno.EIO, errno.ENXIO, errno.ESTALE):
+            what += f"; look at the disk, or the server, that has {folder}"
+        elif error.errno is None:  # of a library that does not say what the system said: numpy's tofile
+            what += f"; if no space is left for {folder}, free some, or keep fewer steps"
+        else:  # may be the writer's own matter
+            what += f" (saving into {folder})"
         return SaveFailed(f"step {self.step} was not saved: {what}")
 
 

@@ -120,6 +120,8 @@ ITSELF.append(ITSELF)
         (np.array([(1, {})], dtype=[("a", "i4"), ("b", "O")]), "array of objects"),
         (np.ma.array([1], mask=[True]), "x is a MaskedArray, which would come back as a plain array"),
         (np.zeros(1, dtype=[("ml_dtypes.bfloat16", "<u2")]), "has another meaning here"),
+        ({"w": np.zeros(3)}, r"an array is saved only as an entry of its own of a mapping"),
+        ({"w": np.float32(3)}, r"save its item\(\)"),
         (np.array(["a"], dtype=np.dtypes.StringDType()), "which only pickle could save"),
     ],
     ids=lambda value: str(value)[:30],

@@ -572,7 +572,7 @@ def test_each_of_torchs_schedulers_goes_on_with_the_same_rates(
 
 
 def test_what_is_no_state_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="model is a int, which has no state_dict"):
+    with pytest.raises(TypeError, match="model is of type int, which has no state_dict"):
         TorchState(model=3)
     with pytest.raises(TypeError, match=r"loss is a torch.Tensor; save a training with TorchState.* float"):
         TorchState(loss=torch.ones(1))

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from phalanx.checkpoint.exceptions import CheckpointError
 from phalanx.checkpoint.saved import SavedStep
@@ -200,6 +200,8 @@ def _not_json(value: object) -> str:
             f"{name}{held}; save a training with TorchState(model=…, optimizer=…), other tensors with"
             " TorchSave(value), a single number as float(…)"
         )
+    if getattr(value, "ndim", 0) and kind.__module__.partition(".")[0] == "numpy":
+        return f"{name}; an array is saved only as an entry of its own of a mapping, and not within another value"
     if kind.__module__ == "numpy" and hasattr(value, "item"):
         return f"{name}; save its item(), or an array of its own"
     return f"{name}, which JSON cannot hold; save bytes, a numpy array, or a dict, list, str, number, bool or None"
@@ -258,7 +260,16 @@ def _write_array(path: Path, value: Any) -> None:
     import numpy as np
 
     with path.open("wb") as file:
-        np.lib.format.write_array(file, _stored(path.stem, value), allow_pickle=False)
+        np.lib.format.write_array(_Sink(file), _stored(path.stem, value), allow_pickle=False)
+
+
+class _Sink:
+    """A file that numpy does not know for one: it would write by ``tofile``, whose errors do not say what the system
+    said. A full disk has to be told from another fault.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.write = file.write
 
 
 def _read(path: Path, kind: str) -> Any:

@@ -80,7 +80,7 @@ class TorchState:
         for name, value in given.items():
             if not _is_stateful(value):
                 raise TypeError(
-                    f"{name} is a {type(value).__name__}, which has no state_dict and load_state_dict"
+                    f"{name} is of type {type(value).__name__}, which has no state_dict and load_state_dict"
                 )
             refuse_spread(name, value)
         self.objects: dict[str, Any] = given
