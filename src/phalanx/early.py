@@ -10,16 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-TYPE_CHECKING = False  # typing costs 15 ms; type checkers take this for typing's own
-
-if TYPE_CHECKING:
-    from sys import UnraisableHookArgs
-
-__all__ = ["STOPPING", "end_by_stop_signals", "remember_stop_signals", "remembered"]
+__all__ = ["STOPPING", "end_by_stop_signals", "held_back", "remember_stop_signals", "remembered"]
 
 WARNING = (signal.SIGUSR1, signal.SIGUSR2)  # no worker is there yet that could be warned
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -29,9 +24,10 @@ _taken: list[int] = []
 
 
 def end_by_stop_signals() -> None:
-    """From now on a stop signal ends this process with one line and 128+N; one that is ignored stays so.
+    """From now on a stop signal ends this process at once with one line and 128+N; one that is ignored stays so.
 
-    A warning signal ends nothing, as later: Slurm sends them whatever a launcher is just doing.
+    Nothing is cleared away then: who has something to clear away holds the signals back. A warning signal ends nothing,
+    as later: Slurm sends them whatever a launcher is just doing.
     """
     for number in WARNING:
         if signal.getsignal(number) is signal.SIG_DFL:
@@ -39,6 +35,16 @@ def end_by_stop_signals() -> None:
     for number in STOPPING:
         if signal.getsignal(number) in _ACTIONS_OF_PYTHON:
             signal.signal(number, _end)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """A stop signal that comes in this block is heard at its end: for a short one, in the main thread."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def remember_stop_signals(numbers: Iterable[int]) -> None:
@@ -49,7 +55,7 @@ def remember_stop_signals(numbers: Iterable[int]) -> None:
 
 
 def remembered() -> tuple[int, ...]:
-    """Those that came, in order, also one whose exception was lost on its way; each is told once."""
+    """Those that came, in order; each is told once."""
     taken = tuple(_taken)
     _taken.clear()
     return taken
@@ -60,27 +66,9 @@ def _remember(number: int, _frame: object) -> None:
 
 
 def _end(number: int, _frame: object) -> None:
-    for one in STOPPING:  # the second one does not wait for what the first has to clear away
-        if signal.getsignal(one) is _end:
-            signal.signal(one, _end_at_once)
-    _taken.append(number)
+    # Not by an exception: in callbacks of imports Python loses one, and where a class is made it turns into another.
     line = f"phalanx: stopped by {signal.Signals(number).name} before anything was started\n"
-    import select
-
     with contextlib.suppress(OSError, ValueError):
         if select.select((), (2,), (), 0)[1]:  # nobody may be reading, which may be why we are told to stop
             os.write(2, line.encode())
-    end = SystemExit(128 + number)
-
-    def ignored(what: UnraisableHookArgs) -> None:
-        """It was raised in a callback, as imports have them, where Python loses what is raised, and says so."""
-        if what.exc_value is end:
-            os._exit(128 + number)
-        sys.__unraisablehook__(what)
-
-    sys.unraisablehook = ignored
-    raise end
-
-
-def _end_at_once(number: int, _frame: object) -> None:
     os._exit(128 + number)

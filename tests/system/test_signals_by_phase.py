@@ -50,6 +50,21 @@ def slower(options):
 phalanx.launcher.run_command = slower
 """,
 )
+# It does so where a class is made, and Python turns any exception into another.
+STARTING_IN_A_CLASS = STARTING.replace(
+    "phalanx.launcher.run_command = slow",
+    """
+class Name:
+    def __set_name__(self, owner, name):
+        slow(None)
+
+def slower(options):
+    class Thing:
+        name = Name()
+
+phalanx.launcher.run_command = slower
+""",
+)
 STOP_SIGNALS = pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT], ids=lambda number: number.name
 )
@@ -60,7 +75,11 @@ def own_lines(job: Job) -> list[bytes]:
 
 
 @STOP_SIGNALS
-@pytest.mark.parametrize("starting", [STARTING, STARTING_IN_A_CALLBACK], ids=["called", "called back"])
+@pytest.mark.parametrize(
+    "starting",
+    [STARTING, STARTING_IN_A_CALLBACK, STARTING_IN_A_CLASS],
+    ids=["called", "called back", "making a class"],
+)
 def test_before_anything_was_started(
     launch: Launch, script: Script, starting: str, number: signal.Signals
 ) -> None:
@@ -198,7 +217,7 @@ def test_at_whatever_moment_of_the_start(launch: Launch, number: signal.Signals)
             job.send(number)
         code = job.wait()
         so_early = (-number, 1) if number == signal.SIGINT else (-number,)  # not even our command had begun
-        assert code in (128 + number, *so_early)
+        assert code in (128 + number, *so_early), job.stderr.decode()
         if code == 128 + number and not is_lost:
             assert b"Traceback" not in job.stderr
             assert len(own_lines(job)) <= 1

@@ -52,10 +52,7 @@ def command(argv: Sequence[str] | None = None) -> NoReturn:
 
     end_by_stop_signals()
     gc.disable()  # the imports of a start make no garbage; the agent turns it on again
-    try:
-        code = main(argv)
-    except SystemExit as end:  # a stop signal, before the launcher took over the signals
-        os._exit(int(end.code or 0))  # what is not written yet may have nobody who reads it
+    code = main(argv)
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

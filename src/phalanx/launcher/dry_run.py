@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from phalanx.early import held_back
 from phalanx.launcher.command import for_debugging, job_of, logs_of
 from phalanx.launcher.options import RunOptions
 from phalanx.launcher.rendezvous.meeting import Meeting, is_alone, meeting_of
@@ -64,7 +65,7 @@ def planned(options: RunOptions) -> PlannedNode:
     if options.run_id is None:  # it is random, or the store's host makes it
         meeting = changed(meeting, run_id=lambda: MADE_AT_START)
     log_dir = options.log_dir or "(a new temporary folder)"
-    with TemporaryDirectory(prefix="phalanx-dry-run-") as scratch:
+    with held_back(), TemporaryDirectory(prefix="phalanx-dry-run-") as scratch:
         root = os.devnull if options.log_dir == os.devnull else scratch
         # A plug-in is code of somebody else's, and lays out when it is asked: a dry run does not ask.
         logs = logs_of(changed(options, log_dir=root, logs_specs=None))
