@@ -14,7 +14,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from phalanx.multiprocessing.pidfd import is_supported
@@ -154,13 +154,17 @@ class ProcessTree:
             self._watch()
         return members
 
-    def send(self, signum: int) -> list[JobProcess]:
+    def send(self, signum: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[JobProcess]:
         """Signal each member that has not had this signal from here before, and return the members signalled.
 
         Once each: a program takes a second TERM for impatience. SIGKILL is sent as often as it is asked for.
+        ``is_wanted`` is asked when the members are known, and none is signalled yet.
         """
-        signalled = []
-        for member in self.members():
+        signalled: list[JobProcess] = []
+        members = self.members()
+        if not is_wanted():
+            return signalled
+        for member in members:
             key = (member.pid, member.start_ticks, signum)
             if key in self._signalled:
                 continue

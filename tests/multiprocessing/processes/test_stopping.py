@@ -280,8 +280,8 @@ class GoneAtOnce(ProcessTree):
 
     member: subprocess.Popen[bytes]
 
-    def send(self, signum: int) -> list[JobProcess]:
-        signalled = super().send(signum)
+    def send(self, signum: int, *, is_wanted: Callable[[], bool] = lambda: True) -> list[JobProcess]:
+        signalled = super().send(signum, is_wanted=is_wanted)
         self.member.wait()
         return signalled
 

@@ -62,6 +62,24 @@ def pids(tree: ProcessTree) -> set[int]:
     return {member.pid for member in tree.members()}
 
 
+def test_a_signal_may_be_taken_back_when_the_members_are_known(
+    start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree
+) -> None:
+    worker = start("read _")
+    tree.add(worker.pid)
+    known: list[bool] = []
+
+    def not_any_more() -> bool:
+        known.append(not tree.is_empty)
+        return False
+
+    assert tree.send(signal.SIGKILL, is_wanted=not_any_more) == []
+    assert known == [True]
+    assert worker.poll() is None
+    assert worker.pid in {one.pid for one in tree.send(signal.SIGKILL, is_wanted=lambda: True)}
+    assert worker.wait() == -signal.SIGKILL
+
+
 def test_children_of_a_worker_are_members_by_descent(
     start: Callable[..., subprocess.Popen[bytes]], tree: ProcessTree, soon: Soon, nap: str, sleepers: Sleepers
 ) -> None:

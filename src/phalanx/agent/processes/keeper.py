@@ -341,16 +341,23 @@ class _KeeperProcess:
         give_up_at = time.monotonic() + KILL_FOR_S
         empty_scans = 0
         while empty_scans < 2 and time.monotonic() < give_up_at:
-            if not self._is_over:  # a later fence spares the workers that are started behind it
-                self._read_packets()
-                if not (self._has_fallen or self._is_over):
-                    return
             for pid in [pid for pid, fd in self._pidfds.items() if has_ended(fd)]:
                 self._note_end(pid)
-            self._tree.send(signal.SIGKILL)
+            self._tree.send(signal.SIGKILL, is_wanted=self._must_kill)
+            if not (self._has_fallen or self._is_over):
+                return
             empty_scans = empty_scans + 1 if self._tree.is_empty else 0
             if not self._tree.is_empty:
                 self._wait_for_deaths()
+
+    def _must_kill(self) -> bool:
+        """A later fence spares the workers that are started behind it.
+
+        It is told before they start: if they were seen in the scan that comes before this, it is here by now.
+        """
+        if not self._is_over:
+            self._read_packets()
+        return self._has_fallen or self._is_over
 
     def _wait_for_deaths(self) -> None:
         if not is_supported():
