@@ -29,7 +29,7 @@ from phalanx.multiprocessing.procfs import (
 )
 from phalanx.records import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job", "send_checked"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
@@ -168,8 +168,9 @@ class ProcessTree:
             key = (member.pid, member.start_ticks, signum)
             if key in self._signalled:
                 continue
-            with self._room():
-                is_sent = _send_checked(member, signum)
+            is_sent = False
+            with self._room(), contextlib.suppress(OSError):  # then it is seen by the next scan
+                is_sent = send_checked(member.pid, member.start_ticks, signum)
             if is_sent:
                 signalled.append(member)
                 if signum != signal.SIGKILL:
@@ -342,10 +343,12 @@ class ProcessTree:
         for key in wanted - self._watched.keys():
             if len(self._watched) >= _WATCHED_AT_ONCE:
                 break
-            fd = _open_checked(*key)
-            if fd is not None:
-                self._watched[key] = fd
-                self._epoll.register(fd, select.EPOLLIN)
+            try:
+                fd = _open_checked(*key)
+            except OSError:  # gone; or out of descriptors: then this one is seen by the next scan
+                continue
+            self._watched[key] = fd
+            self._epoll.register(fd, select.EPOLLIN)
         # Those who died between the scan and here can no longer wake anybody; the first to ask is told.
         if wanted and not self._watched:
             os.eventfd_write(self._due, 1)
@@ -368,33 +371,29 @@ def become_subreaper() -> bool:
         return False
 
 
-def _open_checked(pid: int, start_ticks: int) -> int | None:
-    """A pidfd of exactly this process. Opened first, compared after: the number cannot change hands unseen."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:  # gone; or out of descriptors: then this one is seen by the next scan
-        return None
+def _open_checked(pid: int, start_ticks: int) -> int:
+    """A pidfd of exactly this process. Opened first, compared after: the number cannot change hands unseen.
+
+    Raises ``OSError``: ``ProcessLookupError`` if it is gone.
+    """
+    fd = os.pidfd_open(pid)
     if start_ticks_of(pid) != start_ticks:
         os.close(fd)
-        return None
+        raise ProcessLookupError
     return fd
 
 
-def _send_checked(member: JobProcess, signum: int) -> bool:
-    if not is_supported():
-        if start_ticks_of(member.pid) != member.start_ticks:
-            return False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(member.pid, signum)
+def send_checked(pid: int, start_ticks: int, signum: int) -> bool:
+    """Signal exactly this process; False if it is gone. Raises ``OSError``: no descriptor is left, or not permitted."""
+    with contextlib.suppress(ProcessLookupError):
+        if is_supported():
+            fd = _open_checked(pid, start_ticks)
+            try:
+                signal.pidfd_send_signal(fd, signum)
+            finally:
+                os.close(fd)
             return True
-        return False
-    fd = _open_checked(member.pid, member.start_ticks)
-    if fd is None:
-        return False
-    try:
-        signal.pidfd_send_signal(fd, signum)
-    except (ProcessLookupError, PermissionError):
-        return False
-    finally:
-        os.close(fd)
-    return True
+        if start_ticks_of(pid) == start_ticks:
+            os.kill(pid, signum)
+            return True
+    return False

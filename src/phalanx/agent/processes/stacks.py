@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.agent.driver import Driver
 from phalanx.agent.stacks import EndSlow, SaveStacks, StacksSaved
-from phalanx.multiprocessing.pidfd import has_ended, is_supported
-from phalanx.multiprocessing.procfs import start_ticks_of
+from phalanx.multiprocessing.procfs import read_stat, start_ticks_of
+from phalanx.multiprocessing.trees import send_checked
 
 if TYPE_CHECKING:
     from phalanx.agent.processes.console import Console
@@ -104,22 +103,9 @@ class Stacks:
 
     def _send_checked(self, command: EndSlow) -> bool:
         """To one that is no rank: others wait for it, and its number may be somebody else's the next moment."""
-        try:
-            handle = os.pidfd_open(command.pid) if is_supported() else -1
-        except ProcessLookupError:
+        if self._watchdog is not None and not self._watchdog.is_of_the_job(command.pid):
             return False
-        try:
-            if self._watchdog is not None and not self._watchdog.is_of_the_job(command.pid):
-                return False
-            if start_ticks_of(command.pid) != command.started or (handle >= 0 and has_ended(handle)):
-                return False
-            if handle >= 0:
-                signal.pidfd_send_signal(handle, command.signal)
-            else:
-                os.kill(command.pid, command.signal)
-        except ProcessLookupError:
+        stat = read_stat(command.pid)
+        if stat is None or stat.state in "ZX":
             return False
-        finally:
-            if handle >= 0:
-                os.close(handle)
-        return True
+        return send_checked(command.pid, command.started, command.signal)
