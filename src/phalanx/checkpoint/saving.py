@@ -116,7 +116,7 @@ class Saves:
         if self._is_closed:
             raise SaveFailed(f"step {step} was not saved: its checkpointer is closed; make another one")
         kept: dict[str, Any] = json_value({} if meta is None else meta, "meta")
-        states.check(state, self._settings.rank if self._settings.layout == "sharded" else None)
+        states.check(state, self._settings.part)
         if self._settings.keeps:
             self._lineage.refuse_below(step)
         return kept
@@ -137,9 +137,7 @@ class Saves:
         if states.is_written_at_once(state):
             rest = write()
         else:
-            kept = states.snapshot_of(
-                state, self._settings.rank if self._settings.layout == "sharded" else None
-            )
+            kept = states.snapshot_of(state, self._settings.part)
 
             def rest() -> object:
                 return save(kept)

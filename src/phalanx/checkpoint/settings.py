@@ -41,6 +41,11 @@ class Settings(Struct, kw_only=True):
         return (self.local_rank if self.layout == "per-node" else self.rank) == 0
 
     @property
+    def part(self) -> int | None:
+        """The part of a step that this rank writes; None: a step has no parts."""
+        return self.rank if self.layout == "sharded" else None
+
+    @property
     def place(self) -> int:
         """One number for all ranks that see the same folder."""
         return self.rank - (self.local_rank or 0) if self.layout == "per-node" else 0
