@@ -12,7 +12,7 @@ from typing import Protocol
 
 from tests.system.launch import LIMIT_S, Job
 
-__all__ = ["Chaos", "Start", "is_stopped", "pids", "runs", "state_of", "wait_state"]
+__all__ = ["Chaos", "Start", "is_stopped", "pids", "planned_and_done", "runs", "state_of", "wait_state"]
 
 
 class Chaos:
@@ -50,6 +50,17 @@ class Chaos:
 
 class Start(Protocol):
     def __call__(self, *words: object, wrapper: tuple[str, ...] = ()) -> Chaos: ...
+
+
+def planned_and_done(chaos: Start, *words: object) -> tuple[list[str], list[str]]:
+    """Which ranks a plan has, in order, and which are killed when it is done."""
+    plan = chaos(*words, "--dry-run")
+    assert plan.wait() == 0
+    killer = chaos(*words)
+    assert killer.wait() == 0
+    planned = [found[1] for line in plan.lines if (found := re.search(r" s: kill (rank \d)$", line))]
+    done = [found[1] for line in killer.lines if (found := re.search(r" s: killed (rank \d) ", line))]
+    return planned, done
 
 
 def state_of(pid: int) -> str:

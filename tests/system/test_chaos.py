@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.chaos import Start, is_stopped, pids, runs, state_of, wait_state
+from tests.system.chaos import Start, is_stopped, pids, planned_and_done, runs, state_of, wait_state
 from tests.system.launch import LIMIT_S, Job, Launch, Script
 
 from phalanx.chaos.cut import why_no_cut
@@ -91,13 +91,8 @@ def test_the_same_seed_kills_the_same_ranks_and_the_plan_says_so_before(
     pids(job, count=4)
     words = ("kill", "--every", 0, "--times", 3, "--seed", "a word", "--job", job.process.pid)
 
-    plan = chaos(*words, "--dry-run")
-    assert plan.wait() == 0
-    killer = chaos(*words)
-    assert killer.wait() == 0
+    planned, done = planned_and_done(chaos, *words)
 
-    planned = [found[1] for line in plan.lines if (found := re.search(r" s: kill (rank \d)$", line))]
-    done = [found[1] for line in killer.lines if (found := re.search(r" s: killed (rank \d) ", line))]
     assert planned == done
     assert len(done) == 3
     pids(job, restart=3, count=4)

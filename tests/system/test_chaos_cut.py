@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.system.chaos import Start, runs, state_of
+from tests.system.chaos import Start, planned_and_done, runs, state_of
 from tests.system.launch import LIMIT_S, Script
 from tests.system.machines import SHORT_LEASE, Agent, Agents, Host, Network, begin_together, meeting
 from tests.system.test_machines_stores import TEN_SECONDS, Cluster, cluster, needs_etcd  # noqa: F401
@@ -354,13 +354,8 @@ def test_a_seed_is_kept_where_two_agents_of_a_job_have_their_workers_one_after_t
     begin_together(members, world=4)
     words = ("kill", "--every", 0, "--times", 3, "--seed", "a word", "--job", members[0].process.pid)
 
-    plan = chaos(*words, "--dry-run")
-    assert plan.wait() == 0
-    killer = chaos(*words)
-    assert killer.wait() == 0
+    planned, done = planned_and_done(chaos, *words)
 
-    planned = [found[1] for line in plan.lines if (found := re.search(r" s: kill (rank \d)$", line))]
-    done = [found[1] for line in killer.lines if (found := re.search(r" s: killed (rank \d) ", line))]
     assert planned == done
     assert len(done) == 3
     end(network, *members)
