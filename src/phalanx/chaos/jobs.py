@@ -13,7 +13,9 @@ import signal
 import time
 from collections.abc import Collection
 
+from phalanx.multiprocessing.pidfd import has_ended
 from phalanx.multiprocessing.procfs import Stat, now_ticks, read_all, read_file, read_stat, start_ticks_of
+from phalanx.multiprocessing.trees import open_checked
 from phalanx.records import Struct
 
 __all__ = [
@@ -179,13 +181,12 @@ def descendants(process: Process) -> list[Process]:
 
 
 def open_process(process: Process) -> int | None:
-    """A pidfd of exactly this process; None if it has ended. Opened first, compared after. Raises ``OSError``."""
+    """A pidfd of exactly this process; None if it has ended. Raises ``OSError``."""
     try:
-        fd = os.pidfd_open(process.pid)
+        fd = open_checked(process.pid, process.start_ticks)
     except ProcessLookupError:
         return None
-    stat = read_stat(process.pid)
-    if stat is None or stat.start_ticks != process.start_ticks or stat.state in _GONE:
+    if has_ended(fd):
         os.close(fd)
         return None
     return fd

@@ -29,7 +29,7 @@ from phalanx.multiprocessing.procfs import (
 )
 from phalanx.records import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job", "send_checked"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job", "open_checked", "send_checked"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
@@ -344,7 +344,7 @@ class ProcessTree:
             if len(self._watched) >= _WATCHED_AT_ONCE:
                 break
             try:
-                fd = _open_checked(*key)
+                fd = open_checked(*key)
             except OSError:  # gone; or out of descriptors: then this one is seen by the next scan
                 continue
             self._watched[key] = fd
@@ -371,7 +371,7 @@ def become_subreaper() -> bool:
         return False
 
 
-def _open_checked(pid: int, start_ticks: int) -> int:
+def open_checked(pid: int, start_ticks: int) -> int:
     """A pidfd of exactly this process. Opened first, compared after: the number cannot change hands unseen.
 
     Raises ``OSError``: ``ProcessLookupError`` if it is gone.
@@ -387,7 +387,7 @@ def send_checked(pid: int, start_ticks: int, signum: int) -> bool:
     """Signal exactly this process; False if it is gone. Raises ``OSError``: no descriptor is left, or not permitted."""
     with contextlib.suppress(ProcessLookupError):
         if is_supported():
-            fd = _open_checked(pid, start_ticks)
+            fd = open_checked(pid, start_ticks)
             try:
                 signal.pidfd_send_signal(fd, signum)
             finally:
