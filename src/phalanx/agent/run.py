@@ -36,9 +36,8 @@ def run_job(spec: JobSpec) -> int:
     This process, which is to be the job's alone, becomes a child subreaper: orphans of workers are adopted, and ended.
     Raises ``OSError`` when not even the keeper can be started; nothing was started then.
     """
-    for (
-        number
-    ) in spec.pass_signals:  # until the loop passes them on: a warning must not end what is about to start
+    # Until the loop passes them on: a warning must not end what is about to start.
+    for number in spec.pass_signals:
         signal.signal(number, signal.SIG_IGN)
     remember_stop_signals(spec.stop_signals)
     become_subreaper()

@@ -56,9 +56,8 @@ class Acts:
                 return "the agent has ended"
             if orders.act is Act.KILL:
                 self._kill(found, who)
-                if (
-                    orders.signum == signal.SIGKILL
-                ):  # who is still seen would be met, and counted, by the next step
+                # Who is still seen would be met, and counted, by the next step.
+                if orders.signum == signal.SIGKILL:
                     self._waiting_for(found)(time.monotonic() + _DYING_S)
             elif orders.act is Act.FREEZE:
                 self._held(found, who, "froze", "goes on", with_children=False)

@@ -15,9 +15,8 @@ ANY = "any"  # --job: whichever is here, if it is the only one
 # Who of a round has not been seen so long after the last one was started has ended, or is on another machine. Agents,
 # and the workers of each, are started one after the other, and a machine with much to do is slow with it.
 LATE_S = 10.0
-OTHERS_S = (
-    1.0  # for more agents of a job that was just found, if ranks are missing: most are on other machines
-)
+# For more agents of a job that was just found, if ranks are missing: most are on other machines.
+OTHERS_S = 1.0
 
 
 class Mistaken(Exception):

@@ -48,9 +48,8 @@ class Lineage:
             try:
                 self._newer[each] = mark_of(self._directory.folder / name)
             except OSError as error:
-                problem_of(
-                    each, "", error
-                )  # else it is gone, or the disk cannot read it, and it stays as it is
+                # Raises, or else it is gone, or the disk cannot read it, and it stays as it is.
+                problem_of(each, "", error)
 
     def has_published(self) -> None:
         """A step of this training is there, and what was newer has made way."""

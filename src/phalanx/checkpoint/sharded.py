@@ -25,9 +25,8 @@ from phalanx.checkpoint.states import is_collective
 __all__ = ["Sharded"]
 
 _RECORD_BYTES_MAX = 256 * 1024 * 1024  # as a manifest
-_LATE_S = (
-    30.0  # network file systems show another node's new file within seconds: NFS caches names for up to 30
-)
+# Network file systems show another node's new file within seconds: NFS caches names for up to 30.
+_LATE_S = 30.0
 
 
 class Sharded:
@@ -51,9 +50,8 @@ class Sharded:
         self._marks = dict(marks)
         self.has_spoken = False  # the other ranks know, or cannot be reached
         self._staging: Staging | None = None
-        self._have_begun = (
-            False  # this rank has said that it is about to write: its next word is of how that ended
-        )
+        # This rank has said that it is about to write: its next word is of how that ended.
+        self._have_begun = False
         self._has_come = False  # this rank counts among those that have said how they have ended
 
     def save(self, number: int, step: int, state: object, meta: dict[str, Any]) -> bool:

@@ -26,9 +26,8 @@ __all__ = ["doomed", "remove", "tidy"]
 
 _Doom = Callable[[Path], Path | None]
 
-_LEFT_AFTER_S = (
-    86400.0  # without locks that reach, a staging folder in which nothing happened for a day is left over
-)
+# Without locks that reach, a staging folder in which nothing happened for a day is left over.
+_LEFT_AFTER_S = 86400.0
 
 
 def doomed(path: Path, folder: Path, files: Files) -> Path:

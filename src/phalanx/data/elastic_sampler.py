@@ -94,9 +94,8 @@ class ElasticDistributedSampler:
         self._taken = 0  # of the items that this rank's iterators gave, until the loop first tells a position
         self._is_told = False
         self._is_warned = False
-        self._used_up = (
-            False  # by this process; an epoch that was loaded at its end is not asked for by mistake
-        )
+        # By this process: an epoch that was loaded at its end is not asked for by mistake.
+        self._used_up = False
         self._passes = 0  # that this rank has gone through from this position, where they say something
 
     @property

@@ -42,9 +42,8 @@ class AgreedSteps:
         self._path = path
         self._lock = _thread.RLock()
         self._is_asking = False  # within the lock
-        self._acted: dict[
-            StepAgreement, tuple[int, int]
-        ] = {}  # at which step it was True last, in which thread
+        # At which step it was True last, and in which thread.
+        self._acted: dict[StepAgreement, tuple[int, int]] = {}
         self._connection: Connection | None = None
         self._rank = ranks.rank
         who = ranks.world_size, ranks.rank, _new_name()
@@ -125,9 +124,8 @@ class AgreedSteps:
                 has_come = agreed.is_open and self._ask_patiently(agreed, step, margin)
                 if has_come:
                     self._acted[agreed] = step, _this_thread()
-            except (
-                BaseException
-            ):  # of a handler of the script: an answer may be under way, and is not the next one's
+            except BaseException:
+                # Of a handler of the script: an answer may be under way, and is not the next one's.
                 self.close()
                 raise
             finally:
