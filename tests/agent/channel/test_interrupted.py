@@ -23,14 +23,14 @@ class Preempted(BaseException):
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Have a handler raise in the middle of the next call of a connection's method: what it does has been done."""
+    """Have a handler raise in the middle of the next call of a connection's method that has done what it does."""
 
     def once(name: str) -> None:
         real = getattr(Connection, name)
 
         def interrupted(self: Connection, *arguments: Any) -> Any:
+            real(self, *arguments)  # where it raises, as when nothing was said yet, the next call is the one
             monkeypatch.setattr(Connection, name, real)
-            real(self, *arguments)
             raise Preempted
 
         monkeypatch.setattr(Connection, name, interrupted)

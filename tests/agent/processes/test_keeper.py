@@ -459,6 +459,7 @@ keeper.tidy_logs(sys.argv[2] + "/older")
 keeper.tidy_logs(sys.argv[2] + "/logs")
 keeper.tidy_socket(sys.argv[2] + "/sock/agent.sock")
 print(keeper.pid, flush=True)
+sys.stdin.readline()
 """
 
 
@@ -467,13 +468,14 @@ def tidied(nap: str, folder: Path, then: str) -> list[str]:
     for name in ("older", "logs/attempt_0/0", "sock"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     code = IMPORTS + TIDIES + then
-    agent = subprocess.Popen([sys.executable, "-c", code, nap, str(folder)], stdout=subprocess.PIPE)
-    assert agent.stdout is not None
-    keeper = os.pidfd_open(int(agent.stdout.readline()))
-    agent.wait(LIMIT_S)
+    with subprocess.Popen(
+        [sys.executable, "-c", code, nap, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as agent:
+        assert agent.stdout is not None
+        keeper = os.pidfd_open(int(agent.stdout.readline()))
+        agent.communicate(b"\n", LIMIT_S)  # it may end, and the keeper after it, no earlier
     assert has_ended(keeper, LIMIT_S)
     os.close(keeper)
-    agent.stdout.close()
     return sorted(str(one.relative_to(folder)) for one in folder.rglob("*"))
 
 
