@@ -13,9 +13,9 @@ import signal
 import time
 from collections.abc import Collection
 
+from phalanx.multiprocessing.identity import open_checked
 from phalanx.multiprocessing.pidfd import has_ended
 from phalanx.multiprocessing.procfs import Stat, now_ticks, read_all, read_file, read_stat, start_ticks_of
-from phalanx.multiprocessing.trees import open_checked
 from phalanx.records import Struct
 
 __all__ = [

@@ -17,6 +17,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from phalanx.multiprocessing.identity import open_checked, send_checked
 from phalanx.multiprocessing.pidfd import is_supported
 from phalanx.multiprocessing.procfs import (
     Stat,
@@ -29,7 +30,7 @@ from phalanx.multiprocessing.procfs import (
 )
 from phalanx.records import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job", "open_checked", "send_checked"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
@@ -92,6 +93,7 @@ class ProcessTree:
     ) -> None:
         self._reserve: list[int] = []
         self._is_blind = False
+        self._is_unsure = False
         self._is_closed = False
         with self._room():
             pass
@@ -182,6 +184,14 @@ class ProcessTree:
         """Whether the last scan, by ``members()`` or ``send()``, found nobody, and could look."""
         return not self._last_scan and not self._is_blind
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether somebody was there who is a member if marked, and waits in the kernel: nobody can read its mark now.
+
+        That may take a moment, as with a page that comes from a disk, or for ever; it may be a stranger.
+        """
+        return self._is_unsure
+
     def fileno(self) -> int:
         """A descriptor that is readable when processes that the last scan found have ended; ask ``all_ended()`` then.
 
@@ -270,6 +280,7 @@ class ProcessTree:
         except OSError:  # another thread was faster than our reserve: nobody seen is not nobody there
             self._is_blind = True
             return []
+        self._is_unsure = False
         return [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
             for stat in self._closure(read_all())
@@ -326,6 +337,7 @@ class ProcessTree:
     def _is_marked(self, stat: Stat) -> bool:
         # Reading the environment takes a lock of the process's memory map; one that waits in the kernel (state D) may
         # hold it, and the reader would wait with it for ever. Zombies have no environment.
+        self._is_unsure |= stat.state == "D"
         if stat.state in _GONE or stat.state == "D":
             return False
         for _ in range(_READS_IN_EXEC):
@@ -369,31 +381,3 @@ def become_subreaper() -> bool:
         return bool(ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
     except (OSError, AttributeError):
         return False
-
-
-def open_checked(pid: int, start_ticks: int) -> int:
-    """A pidfd of exactly this process. Opened first, compared after: the number cannot change hands unseen.
-
-    Raises ``OSError``: ``ProcessLookupError`` if it is gone.
-    """
-    fd = os.pidfd_open(pid)
-    if start_ticks_of(pid) != start_ticks:
-        os.close(fd)
-        raise ProcessLookupError
-    return fd
-
-
-def send_checked(pid: int, start_ticks: int, signum: int) -> bool:
-    """Signal exactly this process; False if it is gone. Raises ``OSError``: no descriptor is left, or not permitted."""
-    with contextlib.suppress(ProcessLookupError):
-        if is_supported():
-            fd = open_checked(pid, start_ticks)
-            try:
-                signal.pidfd_send_signal(fd, signum)
-            finally:
-                os.close(fd)
-            return True
-        if start_ticks_of(pid) == start_ticks:
-            os.kill(pid, signum)
-            return True
-    return False

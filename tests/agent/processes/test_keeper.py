@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.system.freezing import Freezer, a_freezer
 
 from phalanx.agent.processes.keeper import _PACKET, Keeper, _KeeperProcess, _Op
 from phalanx.multiprocessing.pidfd import has_ended
@@ -156,6 +157,27 @@ def test_children_without_the_mark_are_found_by_descent_and_by_session(
     soon(lambda: len(sleepers_of(nap)) == 4)
 
     one.process.kill()
+    assert has_ended(one.keeper_fd, LIMIT_S)
+    assert sleepers_of(nap) == []
+
+
+@pytest.fixture
+def freezer() -> Iterator[Freezer]:
+    yield from a_freezer()
+
+
+def test_an_orphan_that_waits_in_the_kernel_is_ended_when_it_can_be_told_whose_it_is(
+    agent: Callable[..., Agent], nap: str, freezer: Freezer
+) -> None:
+    """Its mark cannot be read in this state, and nothing else than the mark tells of it."""
+    one = agent(f"(setsid sh -c 'sleep {nap} &' &) ; exec sleep 1000")
+    soon(lambda: len(sleepers_of(nap)) == 1)
+    [orphan] = sleepers_of(nap)
+    freezer.freeze(orphan)
+
+    one.process.kill()
+    assert not has_ended(one.keeper_fd, 1.0)
+    freezer.thaw()
     assert has_ended(one.keeper_fd, LIMIT_S)
     assert sleepers_of(nap) == []
 

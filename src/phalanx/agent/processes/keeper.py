@@ -346,9 +346,14 @@ class _KeeperProcess:
             self._tree.send(signal.SIGKILL, is_wanted=self._must_kill)
             if not (self._has_fallen or self._is_over):
                 return
-            empty_scans = empty_scans + 1 if self._tree.is_empty else 0
             if not self._tree.is_empty:
+                empty_scans = 0
                 self._wait_for_deaths()
+            elif self._tree.is_unsure:  # nobody waits for us: there is time to look until it can be told
+                empty_scans = 0
+                time.sleep(SCAN_AGAIN_S)
+            else:
+                empty_scans += 1
 
     def _must_kill(self) -> bool:
         """A later fence spares the workers that are started behind it.

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from phalanx.agent.driver import Driver
 from phalanx.agent.stacks import EndSlow, SaveStacks, StacksSaved
+from phalanx.multiprocessing.identity import send_checked
 from phalanx.multiprocessing.procfs import read_stat, start_ticks_of
-from phalanx.multiprocessing.trees import send_checked
 
 if TYPE_CHECKING:
     from phalanx.agent.processes.console import Console
