@@ -14,6 +14,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -37,6 +38,10 @@ _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens some
 _PR_SET_CHILD_SUBREAPER = 36
 _KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
 _READS_IN_EXEC = 3
+_LOOKS, _LOOK_AGAIN_S = (
+    10,
+    0.002,
+)  # at who waits in the kernel: what it needs from a disk is there in milliseconds
 # A process has 1024 descriptors by default, and 256 workers use most of them. The rest of a larger tree is watched
 # after the scan that follows the end of these.
 _WATCHED_AT_ONCE = 64
@@ -146,10 +151,8 @@ class ProcessTree:
 
     def members(self) -> list[JobProcess]:
         """Scan: the live processes of the job without this one, spared ones and zombies. ``fileno()`` follows."""
-        # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
-        # not from the next. "Nobody" is believed when it is said twice.
         with self._room():
-            members = self._last_scan = self._scan() or self._scan()
+            members = self._last_scan = self._look()
         if self.is_empty:
             self._forget_the_dead()
         if self._epoll is not None:
@@ -273,6 +276,17 @@ class ProcessTree:
                 while not self._is_closed and len(self._reserve) < _RESERVED:
                     self._reserve.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
+    def _look(self) -> list[JobProcess]:
+        # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
+        # not from the next. "Nobody" is believed when it is said twice.
+        members = self._scan() or self._scan()
+        looks = 0
+        while not members and self._is_unsure and looks < _LOOKS:
+            looks += 1
+            time.sleep(_LOOK_AGAIN_S)
+            members = self._scan()
+        return members
+
     def _scan(self) -> list[JobProcess]:
         try:
             os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -337,7 +351,8 @@ class ProcessTree:
     def _is_marked(self, stat: Stat) -> bool:
         # Reading the environment takes a lock of the process's memory map; one that waits in the kernel (state D) may
         # hold it, and the reader would wait with it for ever. Zombies have no environment.
-        self._is_unsure |= stat.state == "D"
+        # Who adopts orphans knows them by their parent.
+        self._is_unsure |= stat.state == "D" and not self._include_own_children
         if stat.state in _GONE or stat.state == "D":
             return False
         for _ in range(_READS_IN_EXEC):

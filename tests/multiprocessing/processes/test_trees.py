@@ -7,9 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from tests.system.freezing import Freezer, a_freezer
 
+from phalanx.multiprocessing import trees
 from phalanx.multiprocessing.pidfd import has_ended
 from phalanx.multiprocessing.procfs import now_ticks, start_ticks_of
 from phalanx.multiprocessing.trees import JobProcess, ProcessTree
@@ -58,6 +61,11 @@ def tree(job: str) -> Iterator[ProcessTree]:
     tree.close()
 
 
+@pytest.fixture
+def freezer() -> Iterator[Freezer]:
+    yield from a_freezer()
+
+
 def pids(tree: ProcessTree) -> set[int]:
     return {member.pid for member in tree.members()}
 
@@ -104,6 +112,25 @@ def test_an_orphan_in_a_session_of_its_own_is_known_by_its_mark(
     tree.ended(worker.pid)
     soon(lambda: len(sleepers()) == 1)
 
+    assert pids(tree) == set(sleepers())
+
+
+def test_an_orphan_that_waits_in_the_kernel_is_looked_at_until_it_can_be_told_whose_it_is(
+    start: Callable[..., subprocess.Popen[bytes]],
+    tree: ProcessTree,
+    soon: Soon,
+    nap: str,
+    sleepers: Sleepers,
+    job: str,
+    freezer: Freezer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start(f"(setsid sleep {nap} &) ; exit 0", PHALANX_JOB=job).wait()
+    soon(lambda: len(sleepers()) == 1)
+    freezer.freeze(*sleepers())
+    assert pids(tree) == set()
+    assert tree.is_unsure
+    monkeypatch.setattr(trees, "time", SimpleNamespace(sleep=lambda _: freezer.thaw()))
     assert pids(tree) == set(sleepers())
 
 
