@@ -33,6 +33,7 @@ __all__ = [
 _GONE = "ZX"
 _KEEPER = "phalanx-keeper"
 _LOOKS, _LOOK_S = 20, 0.005
+_PATIENCE_S = 1.0
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SHOWN = 60  # letters of a command in a message
 
@@ -210,13 +211,9 @@ def _agent_of(keeper: Stat, table: dict[int, Stat], below: int | None) -> Agent 
     command = read_file(f"/proc/{stat.pid}/cmdline", None)
     if not command or command != read_file(f"/proc/{keeper.pid}/cmdline", None):
         return None
-    workers = _newest_of_each(
-        [
-            worker
-            for one in table.values()
-            if one.parent == stat.pid and one.session == one.pid and (worker := _worker(one)) is not None
-        ]
-    )
+    give_up_at = time.monotonic() + _PATIENCE_S
+    own = [one for one in table.values() if one.parent == stat.pid and one.session == one.pid]
+    workers = _newest_of_each([worker for one in own if (worker := _worker(one, give_up_at)) is not None])
     if not workers or start_ticks_of(stat.pid) != stat.start_ticks:
         return None
     return Agent(Process(stat.pid, stat.start_ticks), _shown(command), workers)
@@ -238,11 +235,11 @@ def _descends(pid: int, ancestor: int | None, table: dict[int, Stat]) -> bool:
     return True
 
 
-def _worker(stat: Stat) -> Worker | None:
+def _worker(stat: Stat, give_up_at: float) -> Worker | None:
     # A process that waits in the kernel (D) may hold the lock that reading its environment takes, for ever; most wait
-    # for a disk, and not for long.
+    # for a disk, and not for long. All have some patience in common, and each a little of its own.
     looks = 0
-    while stat.state == "D" and looks < _LOOKS:
+    while stat.state == "D" and (looks < _LOOKS or time.monotonic() < give_up_at):
         time.sleep(_LOOK_S)
         looks += 1
         again = read_stat(stat.pid)

@@ -360,6 +360,8 @@ class ProcessTree:
             if environment or environment is None or stat.parent == _KTHREADD:
                 return environment is not None and names_job(environment, self._mark, self._token)
             os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
+        # Still there; or it was started without any environment, and then it has a command line.
+        self._is_unsure |= not (self._include_own_children or read_file(f"/proc/{stat.pid}/cmdline", None))
         return False
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""Where an agent's socket is, and who is at its other end."""
+"""Where an agent's socket is, how connections come in there, and who is at their other end."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Callable
+from typing import Any
 
 from phalanx.multiprocessing.folders import LogDirError, new_folder, temporary_folder
 
-__all__ = ["listener_at", "new_socket_folder", "peer_uid"]
+__all__ = ["Door", "listener_at", "new_socket_folder", "peer_uid"]
 
 BACKLOG = 1024  # a node's workers connect within the same moment
 PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
 FOLDER_BYTES_MAX = 60  # leaves room for our own names
+ACCEPT_PAUSE_S = 1.0
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
 
@@ -45,6 +48,80 @@ def listener_at(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+class Door:
+    """Where connections come in: each gets what ``make`` makes. Not asyncio's own server: closing that leaks a
+    connection that it has accepted and not yet introduced.
+
+    ``why_full`` says why one more would be too many, if it would, with this number of those that are not introduced
+    yet; ``refused`` is told of what could not come in.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        make: Callable[[], asyncio.BaseProtocol],
+        why_full: Callable[[int], str],
+        refused: Callable[[str], None],
+    ) -> None:
+        self._path = path
+        self._make = make
+        self._why_full = why_full
+        self._refused = refused
+        self._listener: socket.socket | None = None
+        self._introductions: set[asyncio.Task[Any]] = set()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody can connect."""
+        return self._listener is not None
+
+    def open(self) -> None:
+        """Listen. Raises OSError when the path cannot be used."""
+        self._listener = listener_at(self._path)
+        self._listen(self._listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if listener is self._listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    async def let_in(self, patience_s: float) -> None:
+        """Accept and introduce who has connected by now."""
+        while self._listener is not None and self._accept(self._listener):
+            pass
+        if self._introductions:
+            await asyncio.wait(self._introductions, timeout=patience_s)
+
+    def _accept(self, listener: socket.socket) -> bool:
+        """Take one connection; False if none was waiting, or none can be had."""
+        loop = asyncio.get_running_loop()
+        try:
+            peer, _ = listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return False  # it has gone already
+        except OSError as problem:
+            # No descriptor or no memory: it would fail at once again, and use all of a core.
+            self._refused(f"a connection could not be accepted: {problem.strerror}")
+            loop.remove_reader(listener)
+            loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
+            return False
+        if reason := self._why_full(len(self._introductions)):
+            self._refused(reason)
+            peer.close()
+        else:
+            task = loop.create_task(loop.connect_accepted_socket(self._make, peer))
+            self._introductions.add(task)
+            task.add_done_callback(self._introductions.discard)
+        return True
+
+    async def close(self) -> None:
+        """Nobody comes in any more; who was let in has been introduced."""
+        if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+        await asyncio.gather(*self._introductions, return_exceptions=True)
 
 
 def peer_uid(transport: asyncio.Transport) -> int:

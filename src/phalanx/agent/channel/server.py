@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import socket
+import select
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
-from phalanx.agent.channel.listening import listener_at, peer_uid
+from phalanx.agent.channel.listening import Door, peer_uid
 from phalanx.agent.channel.messages import (
     MESSAGES,
     READS,
@@ -36,7 +36,6 @@ __all__ = ["ChannelServer"]
 REQUESTS_MAX = 32  # of one connection that are under way at a time; each may hold a value
 UNSENT_BYTES_MAX = 4 * LINE_BYTES_MAX  # of answers that a worker does not read
 LAST_WORDS_S = 0.5  # for the reasons of the last connections to be read, before they are cut
-ACCEPT_PAUSE_S = 1.0
 
 
 class ChannelServer:
@@ -69,40 +68,27 @@ class ChannelServer:
         self._values: SharedValues | None = None
         self.wills = Wills()
         self._requests: dict[asyncio.Task[None], _Request] = {}
-        # Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
-        self._listener: socket.socket | None = None
-        self._introductions: set[asyncio.Task[Any]] = set()
+        self._door = Door(path, lambda: _Connection(self), self._why_full, self.refused)
         self._nobody_leaves: asyncio.Event | None = None
 
     async def start(self) -> None:
         """Listen. Raises OSError when the path cannot be used."""
-        self._listener = listener_at(self.path)
-        self._listen(self._listener)
+        self._door.open()
 
-    def _listen(self, listener: socket.socket) -> None:
-        if listener is self._listener:
-            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+    async def hear_out(self, local_ranks: Collection[int]) -> None:
+        """Wait until all is heard that these workers had said when they ended. Children of theirs may never be silent.
 
-    def _accept(self, listener: socket.socket) -> None:
+        The end of a process and its last words, perhaps on a new connection, come to this loop in one turn.
+        """
         loop = asyncio.get_running_loop()
-        try:
-            peer, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return  # it has gone already
-        except (
-            OSError
-        ) as problem:  # no descriptor or no memory: it would fail at once again, and use all of a core
-            self.refused(f"a connection could not be accepted: {problem.strerror}")
-            loop.remove_reader(listener)
-            loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
-            return
-        if len(self.connections) + len(self._introductions) >= self._connections_max:
-            self.refused(f"there are {self._connections_max} already")
-            peer.close()
-            return
-        task = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), peer))
-        self._introductions.add(task)
-        task.add_done_callback(self._introductions.discard)
+        give_up_at = loop.time() + LAST_WORDS_S
+        await self._door.let_in(LAST_WORDS_S)
+        while loop.time() < give_up_at and self._has_more(local_ranks):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # a turn of this loop, in which it reads: there is no other event
+
+    def _has_more(self, local_ranks: Collection[int]) -> bool:
+        ranks = {None, *local_ranks}  # None: its greeting is under way
+        return any(one.has_more for one in self.connections if one.local_rank in ranks)
 
     @property
     def connected(self) -> set[int]:
@@ -161,12 +147,9 @@ class ChannelServer:
         if self._requests:
             await asyncio.wait(self._requests, timeout=LAST_WORDS_S)
         await self.wills.close(LAST_WORDS_S)
-        if self._listener is None:
+        if not self._door.is_open:
             return
-        asyncio.get_running_loop().remove_reader(self._listener)
-        self._listener.close()
-        self._listener = None
-        await asyncio.gather(*self._introductions, return_exceptions=True)
+        await self._door.close()
         for connection in list(self.connections):
             connection.end("the agent is leaving")
         if self.leaving:
@@ -185,6 +168,10 @@ class ChannelServer:
         self.leaving.pop(connection, None)
         if not self.leaving and self._nobody_leaves is not None:
             self._nobody_leaves.set()
+
+    def _why_full(self, introduced: int) -> str:
+        is_full = len(self.connections) + introduced >= self._connections_max
+        return f"there are {self._connections_max} already" if is_full else ""
 
     def refused(self, reason: str) -> None:
         """Tell the agent why a connection was ended."""
@@ -280,6 +267,15 @@ class _Connection(asyncio.Protocol):
         self._rest += rest
         if len(self._rest) > LINE_BYTES_MAX:
             self.end(f"sent a line of more than {LINE_BYTES_MAX} bytes")
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something to read that was not heard yet, or the end."""
+        if self._transport is None:
+            return False
+        poller = select.poll()
+        poller.register(self._transport.get_extra_info("socket"), select.POLLIN)
+        return bool(poller.poll(0))
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest and self._transport is not None:

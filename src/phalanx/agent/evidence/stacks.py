@@ -31,6 +31,7 @@ FILE_NAME = "stacks.txt"
 ANSWER_S = 2.0
 PY_SPY_S = 2.0  # it reads symbols of the interpreter first, 0.3 s on a slow machine
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.05
+ENDS_WITHIN_S = 1.0  # a killed py-spy, if the kernel lets it
 DUMP_BYTES_MAX = 4 << 20  # faulthandler writes 100 threads at most, of 100 frames each
 FILE_BYTES_MAX = 32 << 20  # a script whose timers end nobody can have many
 ADVICE = "install py-spy beside the launcher (pip install py-spy) to see"
@@ -217,10 +218,7 @@ def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
             out, err = program.communicate(timeout=max(0.0, give_up_at - time.monotonic()))
         except subprocess.TimeoutExpired:
             program.kill()
-            with contextlib.suppress(
-                subprocess.TimeoutExpired
-            ):  # the kernel may hold it as it holds the worker
-                program.communicate(timeout=LAST_LOOK_S)
+            _let_go(program)
             one.text = f"{_so_far(one)}, and py-spy did not tell within {PY_SPY_S:g} s"
             continue
         if one.is_gone:
@@ -234,6 +232,15 @@ def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
         else:
             head = "told by py-spy:\n"
         one.text = head + without_our_frames(said)
+
+
+def _let_go(program: subprocess.Popen[bytes]) -> None:
+    """Of one that was killed: the kernel may hold it as it holds the worker."""
+    for stream in (program.stdout, program.stderr):
+        if stream is not None:
+            stream.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        program.wait(ENDS_WITHIN_S)
 
 
 def _so_far(one: Asked) -> str:

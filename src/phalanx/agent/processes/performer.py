@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.channel.messages import ExceptionRecorded
@@ -53,7 +53,7 @@ class Processes:
     """``perform`` maps each command to what does it. ``on_round`` is called before the workers of a round start.
 
     ``connected`` tells which local ranks hear over their channel that they are being stopped, ``deaf`` which of them
-    SIGTERM does not end though nothing is to be waited for.
+    SIGTERM does not end though nothing is to be waited for; ``hear_out`` waits for the last words of those that ended.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Processes:
         on_round: Callable[[Round], None],
         connected: Callable[[], Collection[int]],
         deaf: Callable[[], Collection[int]],
+        hear_out: Callable[[Collection[int]], Awaitable[None]],
         on_exit: Callable[[int, int], None],
         on_timers: Callable[[], None] | None = None,
     ) -> None:
@@ -78,6 +79,7 @@ class Processes:
         self._on_round = on_round
         self._connected = connected
         self._deaf = deaf
+        self._hear_out = hear_out
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
@@ -284,8 +286,9 @@ class Processes:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def drained(self, workers: Workers) -> bool:
-        """Wait for the last lines of ended workers, as long as there is time for it."""
+    async def drained(self, workers: Workers, exits: Iterable[Exit]) -> bool:
+        """Wait for the last words and lines of ended workers, as long as there is time for it."""
+        await self._hear_out({one.local_rank for one in exits})
         return await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
 
     def failures(self, exits: Iterable[Exit]) -> tuple[Failure, ...]:
@@ -297,7 +300,7 @@ class Processes:
 
     async def _collect(self, workers: Workers | None, command: CollectEvidence) -> None:
         try:
-            drained = workers is None or await self.drained(workers)
+            drained = workers is None or await self.drained(workers, command.exits)
             failures = self.failures(command.exits)
             if workers is not None and not drained:
                 self.lagging.append(workers)

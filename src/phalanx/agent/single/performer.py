@@ -91,7 +91,7 @@ class SingleRestarts:
         )
         assert workers is not None, "it ran"
         try:
-            await processes.drained(workers)
+            await processes.drained(workers, (command.exit,))
             if processes.workers is not workers:
                 return  # the round is over, and nobody asks any more
             failures = processes.failures((command.exit,))

@@ -56,7 +56,7 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
     before: dict[int, Any] = {}
     sender = threading.Thread(target=_hand_on, args=(agent, caught), name="phalanx-signals", daemon=True)
     try:
-        sender.start()
+        _start_deaf(sender)
         for signum in (*stopping, *warning):
             there = signal.getsignal(signum)
             is_free = there is signal.SIG_DFL or (signum in stopping and there is not signal.SIG_IGN)
@@ -70,6 +70,15 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
         caught.put(None)
         if sender.ident is not None:  # else a handler of the program has raised before it began
             sender.join()
+
+
+def _start_deaf(thread: threading.Thread) -> None:
+    """Signals are for the main thread: a handler waits for it, and what another thread gets does not wake it."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        thread.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def _hand_on(agent: AgentProcess, caught: queue.SimpleQueue[int | None]) -> None:
