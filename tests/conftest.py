@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _no_child_is_left_behind() -> Iterator[None]:
     before = _children()
     yield
-    patience_ends = time.monotonic() + 10
+    patience_ends = time.monotonic() + 30
     while (left := _children() - before) and time.monotonic() < patience_ends:
         time.sleep(0.02)
     assert not left, f"the test left child processes: {[_command(pid) for pid in left]}"

@@ -62,7 +62,12 @@ def test_a_keeper_that_was_killed_is_told_and_the_job_goes_on(tmp_path: Path) ->
             time.sleep(0.01)
         [keeper] = found
         os.kill(keeper, signal.SIGKILL)
-        while os.path.exists(f"/proc/{keeper}/exe"):
+        def lives():
+            try:
+                return pathlib.Path(f"/proc/{keeper}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            except OSError:
+                return False
+        while lives():  # only then its descriptors are closed, and the agent sees that
             time.sleep(0.01)
         print("done")
         """,

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 import pytest
 
+from phalanx.agent import health
 from phalanx.agent.health import CONNECTIONS_MAX, HealthEndpoint
+
+
+@pytest.fixture(autouse=True)
+def _who_is_slow_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends are in one loop: a pause of this process is one between a connection and what it asks."""
+    monkeypatch.setattr(health, "REQUEST_S", 60.0)
 
 
 def asked(

@@ -121,7 +121,7 @@ def test_a_stop_signal_that_was_blocked_when_we_began_is_heard(tmp_path: Path) -
 def test_children_that_the_launchers_shell_had_before_are_strangers(tmp_path: Path, nap: str) -> None:
     """``daemon & exec phalanx run …``: what was our child before we became a launcher is not the job's."""
     script = (
-        f"(while [ ! -e up ]; do sleep 0.05; done; (setsid sleep {nap} &); touch born; sleep 600)"
+        f"(while [ ! -e up ]; do sleep 0.05; done; (setsid sh -c 'touch born; exec sleep {nap}' &); exec sleep 600)"
         " >/dev/null 2>&1 & echo $!;"
         f' exec {sys.executable} -m phalanx run --no-python sh -c "touch up; while [ ! -e born ]; do sleep 0.05; done"'
     )
@@ -131,7 +131,7 @@ def test_children_that_the_launchers_shell_had_before_are_strangers(tmp_path: Pa
     try:
         process.communicate(timeout=LIMIT_S)
         assert process.returncode == 0
-        assert len(sleepers(nap)) == 1
+        soon(lambda: len(sleepers(nap)) == 1)  # it was born, and may not be called so yet
     finally:
         for pid in [sibling, *sleepers(nap)]:
             os.kill(pid, signal.SIGKILL)
@@ -145,8 +145,10 @@ def test_a_job_inside_a_job_ends_when_both_launchers_are_killed(tmp_path: Path, 
     command = [sys.executable, "-m", "phalanx", "run", "--nproc-per-node=2", "--no-python", "./inner.sh"]
     outer = subprocess.Popen(command, cwd=tmp_path)
     soon(lambda: len(sleepers(nap)) == 8)
-    launchers = [*map(int, (tmp_path / "inner.pids").read_text().split()), outer.pid]
-    for pid in launchers:
+    inner_ones = [*map(int, (tmp_path / "inner.pids").read_text().split())]
+    # Else it would end and reap the second one of them when the first one is gone.
+    outer.send_signal(signal.SIGSTOP)
+    for pid in [*inner_ones, outer.pid]:
         os.kill(pid, signal.SIGKILL)
     outer.wait(LIMIT_S)
     soon(lambda: not sleepers(nap))

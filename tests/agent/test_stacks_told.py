@@ -39,6 +39,13 @@ in_the_collective()
 """
 
 
+@pytest.fixture(autouse=True)
+def _there_is_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the tests here is about a limit."""
+    for limit in ("ANSWER_S", "PY_SPY_S"):
+        monkeypatch.setattr(f"phalanx.agent.evidence.stacks.{limit}", 60.0)
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[NamelessFile]:
     fd = os.open(tmp_path / "crash", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,17 @@ def state_of(pid: int) -> str:
 
 
 def wait_until_it_runs(pid: int) -> None:
+    wait_for_state(pid, lambda state: state != "T")
+
+
+def wait_until_it_is_stopped(pid: int) -> None:
+    wait_for_state(pid, lambda state: state == "T")
+
+
+def wait_for_state(pid: int, is_right: Callable[[str], bool]) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while state_of(pid) == "T":
-        assert time.monotonic() < deadline, f"{pid} is still stopped"
+    while not is_right(state_of(pid)):
+        assert time.monotonic() < deadline, f"{pid} is in state {state_of(pid)}"
         time.sleep(0.01)
 
 
@@ -63,9 +72,10 @@ def test_a_guard_continues_what_it_was_given_when_it_is_let_go(sleeper: subproce
 
 def test_a_guard_continues_it_when_it_is_time(sleeper: subprocess.Popen[bytes]) -> None:
     fd = os.pidfd_open(sleeper.pid)
-    with Guard(2.0) as guard:  # it must not be over before the process is stopped
+    sleeper.send_signal(signal.SIGSTOP)
+    wait_until_it_is_stopped(sleeper.pid)
+    with Guard(2.0) as guard:  # it must not be over before it is given the process
         assert guard.take(fd)
-        sleeper.send_signal(signal.SIGSTOP)
         wait_until_it_runs(sleeper.pid)
     os.close(fd)
 

@@ -23,8 +23,9 @@ def blocks(kind: str) -> list[str]:
 
 def bare(text: str) -> str:
     """Without what differs from run to run: numbers that have a unit or a name before them, hosts, ids."""
-    # Two workers that print at the same moment: the end of a line is a write of its own.
+    # Who prints at the same moment as a worker: the end of that one's line is a write of its own.
     text = re.sub(r"(?<!\]:)(rank \d begins)", r"\n\1", text)
+    text = re.sub(r"(begins at step \d+)(?=chaos: |phalanx: )", r"\1\n", text)
     text = re.sub(r"\d+\.\d s:", "# s:", text)
     text = re.sub(r"pid \d+", "pid #", text)
     text = re.sub(r"host [\w.-]+", "host #", text)
@@ -47,9 +48,16 @@ def has_background(block: str) -> bool:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of the commands; the script of the page is in the folder."""
+    """That of the commands; the script of the page is in the folder.
+
+    With one line more: a slow machine may bring a rank to step 50 before rank 0 has saved once, and what is killed then
+    has nothing to go on from.
+    """
     (script,) = blocks("python")
-    (folder / "train.py").write_text(script)
+    tells = '    phalanx.progress(state["step"])\n'
+    assert script.count(tells) == 1
+    waits = "    while rank and not saved.exists(): time.sleep(0.01)\n"
+    (folder / "train.py").write_text(script.replace(tells, waits + tells))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     return {**os.environ, "PATH": path, "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}
 

@@ -38,7 +38,7 @@ _WORKER = """
     checkpointer = Checkpointer(folders[node % len(folders)], per_node=layout == "per-node")
     try:
         if os.environ.get("DIES") == str(rank) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-            checkpointer._settings.directory.check = lambda *_, **__: os.kill(os.getpid(), 9)
+            checkpointer._settings.directory.checked = lambda *_, **__: os.kill(os.getpid(), 9)
         loaded = checkpointer.load_latest()
         found = loaded and loaded.step
     except CheckpointError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,10 +48,7 @@ def _writer(store: Shared, others: list[int]) -> Callable[[Path], None]:
     """Writes when the ``others`` have come to the load that follows, and only wait."""
 
     def write(folder: Path) -> None:
-        ends_at = time.monotonic() + LIMIT_S
-        while not all(any(key.endswith(f"said/{rank}") for key in store.values) for rank in others):
-            assert time.monotonic() < ends_at
-            time.sleep(0.001)
+        store.wait_until_said(others)
         (folder / "weights").write_bytes(b"1")
 
     return write

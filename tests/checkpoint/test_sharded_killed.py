@@ -64,7 +64,8 @@ _WORKER = """
     checkpointer.close()
     if rank == victim:
         tell(survived=step + 1)
-    sys.exit(0 if restart else 3)
+    # In the first round the victim alone fails, after it has told: who fails before it would have it ended.
+    sys.exit(3 if rank == victim and not restart else 0)
 """
 
 

@@ -114,17 +114,11 @@ def test_who_ends_while_it_waits_for_the_decision_has_written_its_part(
     rank_group, store = three[1]._saves._rank_group(), three[1]._settings.store
     hear, seal = rank_group._hear, Staging.seal
 
-    def wait_for(*who: int) -> None:
-        ends_at = time.monotonic() + LIMIT_S
-        while not all(any(key.endswith(f"said/{rank}") for key in store.values) for rank in who):
-            assert time.monotonic() < ends_at
-            time.sleep(0.001)
-
     def leave(key: str, *rest: Any) -> bytes | None:
         if not key.endswith("decided"):
             return hear(key, *rest)
         waits.set()
-        wait_for(0, 2)
+        store.wait_until_said((0, 2))
         raise end
 
     def seal_after_it(staging: Staging) -> Any:

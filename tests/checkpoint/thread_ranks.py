@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -38,6 +39,14 @@ class Shared:
 
     def delete_key(self, key: str) -> bool:
         return self.values.pop(key, None) is not None
+
+    def wait_until_said(self, ranks: Iterable[int]) -> None:
+        """Return when all of these have said what they have to say in some conversation."""
+        ends_at = time.monotonic() + LIMIT_S
+        # A list, made in one go: other ranks add keys meanwhile.
+        while not all(any(key.endswith(f"said/{rank}") for key in list(self.values)) for rank in ranks):
+            assert time.monotonic() < ends_at
+            time.sleep(0.001)
 
 
 def together(ranks: Ranks, run: Callable[[Checkpointer], Any]) -> list[Any]:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from tests.store.etcd.servers import FAST, cluster
-from tests.store.stories import Connect
+from tests.store.stories import PATIENCE_S, Connect
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.store import EtcdV3Store
@@ -18,7 +18,7 @@ async def stores() -> AsyncIterator[Connect]:
     async with cluster(1, arguments=FAST) as [member], AsyncExitStack() as opened:
 
         async def connect() -> Store:
-            store = await open_etcd(member.endpoint)
+            store = await open_etcd(member.endpoint, attempt_s=PATIENCE_S)
             opened.push_async_callback(store.close)
             return store
 

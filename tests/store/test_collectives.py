@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -72,11 +73,13 @@ def test_a_barrier_opens_when_all_have_come(store: Any) -> None:
     "every rank's error names who is missing, where torch tells rank 0 alone",
 )
 def test_a_barrier_that_does_not_open_names_who_is_missing(store: Any) -> None:
-    found = on_each_rank(
-        3,
-        lambda rank: barrier(store, 3, "gate", 1, rank, lambda one: f"host{one}", 60),
-        away=(1,),
-    )
+    def come(rank: int) -> None:
+        # Rank 0 names who is missing when its second is over: rank 2 is not to be one of them.
+        while rank == 0 and not store.check(["gate2/TRACE"]):
+            time.sleep(0.01)
+        barrier(store, 3, "gate", 1, rank, lambda one: f"host{one}", 60)
+
+    found = on_each_rank(3, come, away=(1,))
     assert found.keys() == {0, 2}
     for rank, error in found.items():
         assert isinstance(error, RuntimeError)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -19,8 +20,7 @@ from typing import Any
 import pytest
 from tests.store.stories import PATIENCE_S, batches, within
 
-from phalanx.store import file_log
-from phalanx.store.file import open_file
+from phalanx.store import file, file_log
 from phalanx.store.file_leases import ENDED, NO_FILE, LeaseFiles
 from phalanx.store.file_replica import Replica
 from phalanx.store.machine import (
@@ -44,6 +44,8 @@ from phalanx.store.port import (
 )
 
 A = "/phalanx/job/a"
+# Where a folder is to seem silent, the test makes the attempt short; else this machine may be slow.
+open_file = functools.partial(file.open_file, attempt_s=PATIENCE_S)
 # Each entry is synced to the disk, which these tests do thousands of times; what they look at is the same in memory.
 FAST = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
@@ -81,6 +83,13 @@ def get(replica: Replica, key: str) -> bytes | None:
 def entries(folder: str) -> list[Path]:
     """The published entries, the newest last."""
     return sorted(Path(folder, "segments").glob("*/*"))
+
+
+def publish(entry: Path, content: bytes) -> None:
+    """Put a file where a client looks all the time, which is not to see the half of it."""
+    whole = entry.parents[2] / "whole"
+    whole.write_bytes(content)
+    whole.rename(entry)
 
 
 # The log
@@ -307,7 +316,7 @@ def test_a_renewal_whose_answer_was_lost_is_a_renewal(tmp_path: Path, monkeypatc
 
 def test_a_folder_that_does_not_answer_makes_requests_unclear_and_may_come_back(folder: str) -> None:
     async def story() -> None:
-        store = await open_file(folder, attempt_s=PATIENCE_S, poll_s=3600.0)
+        store = await open_file(folder, poll_s=3600.0)
         await store.put(A, b"1")
         store._attempt_s = 1.0  # type: ignore[attr-defined] # what is asked from here on is in vain
         next_entry = entries(folder)[-1].with_name("0001")
@@ -332,7 +341,7 @@ def test_a_folder_that_does_not_answer_makes_requests_unclear_and_may_come_back(
 
 def test_a_client_whose_folder_hangs_can_be_closed(folder: str) -> None:
     async def story() -> int:
-        store = await open_file(folder, attempt_s=PATIENCE_S)
+        store = await open_file(folder)
         store._attempt_s = 1.0  # type: ignore[attr-defined] # what is asked from here on is in vain
         fifo = Path(folder, "segments", next(iter(os.listdir(f"{folder}/segments"))), "0000")
         os.mkfifo(fifo)
@@ -372,7 +381,7 @@ def test_a_damaged_entry_is_refused_with_its_name(folder: str, content: bytes) -
         revision = await store.put(A, b"1")
         watch = store.watch(A, revision + 1)
         next_entry = entries(folder)[-1].with_name("0001")
-        next_entry.write_bytes(content)
+        publish(next_entry, content)
         with pytest.raises(Refused, match=f"damaged: .*/0001 has {len(content)} bytes"):
             await batches(watch, 1)
         with pytest.raises(Refused, match="Use another folder"):
@@ -407,7 +416,7 @@ def test_a_seal_that_names_no_segment_is_refused(folder: str, name: bytes) -> No
     async def story() -> None:
         store = await open_file(folder)
         watch = store.watch(A, await store.put(A, b"1") + 1)
-        entries(folder)[-1].with_name("0001").write_bytes(file_log._framed(b"s" + name))
+        publish(entries(folder)[-1].with_name("0001"), file_log._framed(b"s" + name))
         with pytest.raises(Refused, match=r"damaged: .*/0001 names no segment"):
             await batches(watch, 1)
         with pytest.raises(Refused, match="Use another folder"):
@@ -601,7 +610,7 @@ import asyncio, sys
 from phalanx.store.file import open_file
 
 async def hold():
-    store = await open_file(sys.argv[1])
+    store = await open_file(sys.argv[1], attempt_s=60)
     lease = await store.grant(2.0)
     await store.put("/phalanx/job/" + sys.argv[2], b"x", lease=lease)
     print("ready", flush=True)
@@ -627,7 +636,7 @@ asyncio.run(hold())
             assert process.stdout.readline() == b"ready\n"
 
         async def story() -> None:
-            store = await open_file(folder, attempt_s=PATIENCE_S)
+            store = await open_file(folder)
             listing = await store.list("/phalanx/job/")
             assert len(listing.items) == 2
             processes[0].send_signal(signal.SIGSTOP)

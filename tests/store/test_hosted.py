@@ -7,8 +7,8 @@ import functools
 import socket
 import ssl
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -83,6 +83,20 @@ def story(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
+def hurry(client: HostedStore) -> None:
+    """What is asked from here on may be in vain; what came before was not to be, on a machine that is busy."""
+    client._attempt_s = 1.0
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A port for a server that goes and comes back: nobody else is given it meanwhile."""
+    with socket.socket() as keeper:  # never listens, and so is in no server's way
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield keeper.getsockname()[1]
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110 # of code that has no event for a test
@@ -145,10 +159,16 @@ async def test_a_stranger_that_says_nothing_is_shown_out_after_a_while() -> None
     async with host(stranger_s=1.0) as there:
         assert await last_words(there.port, b"") == b""
         assert "did not authenticate itself in time" in there.told[0]
-        client = await there.client()
+        while True:
+            try:
+                client = await there.client()
+                break
+            except Unclear:  # on a busy machine it may be too slow itself, and be shown out
+                continue
+        told = len(there.told)
         await asyncio.sleep(1.5)  # who is known may be silent for longer
         await client.put(A, b"1")
-        assert len(there.told) == 1
+        assert len(there.told) == told
 
 
 @story
@@ -314,8 +334,9 @@ async def test_watches_go_on_without_a_gap_or_a_double_however_often_the_network
 @story
 async def test_an_answer_that_is_late_says_nothing_about_the_write_and_it_is_not_repeated() -> None:
     async with host() as there, Proxy(there.port).running() as network:
-        client, other = await there.client(network.port, attempt_s=1.0), await there.client()
+        client, other = await there.client(network.port), await there.client()
         await client.put(A, b"0")
+        hurry(client)
         network.fall_silent()
         with pytest.raises(Unclear, match=r"did not answer within 1 s"):
             await client.put(A, b"1")
@@ -359,9 +380,10 @@ async def test_a_write_that_was_applied_although_its_answer_was_lost_is_seen_onc
 @story
 async def test_a_silent_network_that_heals_is_used_again() -> None:
     async with host() as there, Proxy(there.port).running() as network:
-        client, other = await there.client(network.port, attempt_s=1.0), await there.client()
+        client, other = await there.client(network.port), await there.client()
         lease = await client.grant(60)
         watch = client.watch(A, 1)
+        hurry(client)
         network.fall_silent()
         with pytest.raises(Unclear):
             await client.renew(lease)
@@ -382,9 +404,10 @@ async def test_a_silent_network_that_heals_is_used_again() -> None:
 @story
 async def test_a_connection_that_is_silent_for_ever_is_left_for_a_new_one() -> None:
     async with host() as there, Proxy(there.port).running() as network:
-        client = await there.client(network.port, attempt_s=1.0)
+        client = await there.client(network.port)
         watch = client.watch(A, 1)
         await client.put(A, b"1")
+        hurry(client)
         network.swallow()
         with pytest.raises(Unclear):
             await client.put(B, b"")
@@ -401,9 +424,10 @@ async def test_a_connection_that_is_silent_for_ever_is_left_for_a_new_one() -> N
 @story
 async def test_a_failure_nobody_thought_of_is_told_and_the_next_attempt_may_do() -> None:
     async with host() as there, Proxy(there.port).running() as network:
-        client = await there.client(network.port, attempt_s=1.0)
+        client = await there.client(network.port)
         watch = client.watch(A, 1)
         await client.put(A, b"1")
+        hurry(client)
         reach = client._reach
 
         async def fail(timeout_s: float) -> NoReturn:
@@ -412,11 +436,11 @@ async def test_a_failure_nobody_thought_of_is_told_and_the_next_attempt_may_do()
         client._reach = fail  # type: ignore[method-assign]
         network.cut()
         told = ""
-        while "did not answer" not in told:
+        while "unheard of" not in told:  # the first calls may have come before the failure
             with pytest.raises(Unclear) as unclear:
                 await client.put(B, b"")
             told = str(unclear.value)
-        assert "unheard of" in told
+        assert "did not answer" in told
         client._reach = reach  # type: ignore[method-assign]
         while True:
             try:
@@ -495,7 +519,7 @@ async def test_an_answer_to_what_was_asked_before_a_watch_does_not_move_it_on() 
 async def test_a_watch_that_lost_history_for_good_is_told_so() -> None:
     memory = MemoryServer(StoreMachine(history_max=10))
     async with host(memory=memory) as there, Proxy(there.port).running() as network:
-        client, other = await there.client(network.port, attempt_s=1.0), await there.client()
+        client, other = await there.client(network.port), await there.client()
         watch = client.watch(A, 1)
         await client.put(A, b"1")
         assert len(await batches(watch, 1)) == 1
@@ -515,10 +539,11 @@ async def test_a_watch_that_lost_history_for_good_is_told_so() -> None:
 @story
 async def test_a_store_that_was_started_anew_is_another_one() -> None:
     async with AsyncExitStack() as stack:
-        there = await stack.enter_async_context(host())
-        client = await there.client(attempt_s=1.0)
+        there = await stack.enter_async_context(host(port=stack.enter_context(kept_port())))
+        client = await there.client()
         lease = await client.grant(60)
         watch = client.watch(A, 1)
+        hurry(client)
         await there.server.close()
         with pytest.raises(Unclear):
             await client.renew(lease)
@@ -535,20 +560,22 @@ async def test_a_store_that_was_started_anew_is_another_one() -> None:
 
 @story
 async def test_a_store_that_is_gone_is_silent() -> None:
-    async with host() as there:
-        client = await there.client(attempt_s=1.0)
-        await there.server.close()
-        for _ in range(2):
-            with pytest.raises(Unclear):
-                await client.get(A)
-    with pytest.raises(Unclear, match="cannot be reached"):
-        await client.open(0.5)
+    with kept_port() as port:
+        async with host(port=port) as there:
+            client = await there.client()
+            hurry(client)
+            await there.server.close()
+            for _ in range(2):
+                with pytest.raises(Unclear):
+                    await client.get(A)
+        with pytest.raises(Unclear, match="cannot be reached"):
+            await client.open(0.5)
 
 
 @story
 async def test_a_store_that_changes_its_mind_about_us_refuses_for_good() -> None:
     async with AsyncExitStack() as stack:
-        there = await stack.enter_async_context(host())
+        there = await stack.enter_async_context(host(port=stack.enter_context(kept_port())))
         client = await there.client()
         watch = client.watch(A, 1)
         await there.server.close()
@@ -602,12 +629,13 @@ async def test_answers_that_nobody_reads_stop_the_questions_and_nothing_else() -
 @story
 async def test_two_hundred_clients_hear_every_change() -> None:
     async with host() as there:
-        clients = [await there.client() for _ in range(200)]
+        # Forty thousand notices: the story as a whole is bounded.
+        clients = [await there.client(attempt_s=4 * PATIENCE_S) for _ in range(200)]
         start = await clients[0].put(A, b"")
         watches = [client.watch("/phalanx/job/", start + 1) for client in clients]
         puts = [client.put(f"{A}/{number}", b"") for number, client in enumerate(clients)]
-        revisions = await within(asyncio.gather(*puts), 2 * PATIENCE_S)
-        found = await within(asyncio.gather(*(batches(watch, 200) for watch in watches)), 2 * PATIENCE_S)
+        revisions = await asyncio.gather(*puts)
+        found = await asyncio.gather(*(batches(watch, 200) for watch in watches))
         assert sorted(revisions) == list(range(start + 1, start + 201))
         assert all(one == found[0] for one in found)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +11,9 @@ from typing import Any
 
 import pytest
 from tests.store.stories import PATIENCE_S, changes, seen
+from tests.system.launch import two_free_ports
 
+from phalanx.store import hosting
 from phalanx.store.client import HostedStore
 from phalanx.store.hosting import LOCALHOST, HostStore, open_hosted
 from phalanx.store.port import Refused, Unclear
@@ -24,14 +25,13 @@ A = "/phalanx/job/a"
 @pytest.fixture
 def port() -> int:
     """A port that nobody uses. It is below those that the kernel hands out, so that nobody is given it meanwhile."""
-    while True:
-        number = random.SystemRandom().randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("", number))
-            except OSError:
-                continue
-            return number
+    return two_free_ports()
+
+
+@pytest.fixture
+def _patient_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name of this machine is found, however long a look-up takes here."""
+    monkeypatch.setattr(hosting, "ATTEMPT_S", PATIENCE_S)
 
 
 class Stores:
@@ -41,7 +41,12 @@ class Stores:
         self.open_ones: list[HostedStore | HostStore] = []
 
     async def open(self, host: str, port: int, **settings: Any) -> HostedStore | HostStore:
-        given = {"run_id": "job", "attempt_s": PATIENCE_S, **settings}
+        given = {
+            "run_id": "job",
+            "attempt_s": PATIENCE_S,
+            "connect_timeout_s": PATIENCE_S,  # who finds nobody there is told at once
+            **settings,
+        }
         store = await open_hosted(host, port, **given)
         self.open_ones.append(store)
         return store
@@ -144,6 +149,7 @@ def test_a_host_waits_for_its_last_client_and_not_for_ever(port: int) -> None:
         await host.others_gone(PATIENCE_S)
         client = await all_stores.open("127.0.0.1", port)
         assert not client.is_host
+        await client.get(A)  # the host knows it by now
         await host.others_gone(0.05)
         waiting = asyncio.create_task(host.others_gone(PATIENCE_S))
         await asyncio.sleep(0)
@@ -239,6 +245,7 @@ def test_an_address_stays_an_address(port: int) -> None:
     run(story)
 
 
+@pytest.mark.usefixtures("_patient_resolver")
 def test_localhost_is_served_to_this_machine_only(port: int) -> None:
     async def story(stores: Stores) -> None:
         store = await stores.open("localhost", port)
@@ -256,6 +263,7 @@ def _leads_here_only(name: str) -> bool:
     return name not in LOCALHOST and all(is_loopback((family, place)) for family, _, _, _, place in found)
 
 
+@pytest.mark.usefixtures("_patient_resolver")
 def test_a_name_that_leads_here_by_loopback_is_served_everywhere(port: int) -> None:
     # Case 7 of the system tests has a host file for this; here whatever this machine offers has to do.
     names = [socket.gethostname(), "ip6-loopback", "phalanx.localhost"]

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,16 +46,23 @@ class MemoryCgroup:
 
     def close(self) -> None:
         """End what is left in it, and remove it."""
-        for pid in (self.folder / "cgroup.procs").read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                pidfd = os.pidfd_open(int(pid))
-                os.kill(int(pid), signal.SIGKILL)
-                _wait_gone(pidfd)
-        self.folder.rmdir()
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            for pid in (self.folder / "cgroup.procs").read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    _kill(int(pid))
+            # Who has been started meanwhile forbids that, and who has not left yet; nobody tells.
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+                return
+            assert time.monotonic() < deadline, f"{self.folder} cannot be removed"
+            time.sleep(0.01)
 
 
-def _wait_gone(pidfd: int) -> None:
+def _kill(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
     try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         select.select([pidfd], [], [], LIMIT_S)
     finally:
         os.close(pidfd)

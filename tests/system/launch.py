@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
@@ -200,10 +201,13 @@ class Job:
     def printed(self, text: str) -> None:
         """Wait until the launcher, or a worker, has printed this to stderr."""
         deadline = time.monotonic() + LIMIT_S
-        while text.encode() not in self.stderr:
+        while True:
+            has_ended = self._has_ended()  # asked before the file is read: its last words may be the ones
+            if text.encode() in self.stderr:
+                return
             # The output is a file, of whose growth nobody tells: the one place that looks again and again.
             assert time.monotonic() < deadline, f"{text!r} was not printed\n{self.so_far()}"
-            assert not self._has_ended(), f"the launcher ended without printing {text!r}\n{self.so_far()}"
+            assert not has_ended, f"the launcher ended without printing {text!r}\n{self.so_far()}"
             time.sleep(0.05)
 
     def wait(self) -> int:
@@ -325,10 +329,25 @@ def survivors_with(token: str) -> list[Survivor]:
     return found
 
 
+def _pairs_of_ports() -> Iterator[int]:
+    """The first of two neighbours, for ever: below jobs' default port, and the range of outgoing connections.
+
+    Tests that run beside this one, in other processes of xdist, have other ports, and this process has each only once:
+    one that was free when it was looked at is not taken by them until it is used.
+    """
+    number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = range(10_000 + 2 * (int(number) % count if number.isdecimal() else 0), 29_000, 2 * count)
+    for at in itertools.count(secrets.randbelow(len(mine))):
+        yield mine[at % len(mine)]
+
+
+_ports = _pairs_of_ports()
+
+
 def two_free_ports() -> int:
-    """The first of two neighbours that nobody has, below the range of outgoing connections, which would take them."""
-    while True:
-        port = 10_000 + int.from_bytes(os.urandom(2), "big") % 20_000
+    """The first of two neighbours that nobody has, nor takes soon."""
+    for port in _ports:
         try:
             for one in (port, port + 1):
                 with socket.socket() as probe:
@@ -336,6 +355,7 @@ def two_free_ports() -> int:
         except OSError:
             continue
         return port
+    raise AssertionError("the pairs go round for ever")
 
 
 def _kill(pid: int) -> None:

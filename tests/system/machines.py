@@ -22,7 +22,9 @@ from typing import Protocol
 from tests.system.launch import LIMIT_S, Event, Job, launcher_under_test
 
 __all__ = [
+    "FIRM_LEASE",
     "LEASE_S",
+    "LONG_LEASE",
     "SHORT_LEASE",
     "TOGETHER",
     "Agent",
@@ -226,13 +228,20 @@ class Agent(Job):
         assert not event["older"], f"workers of an older round were alive: {event}"
         return event
 
-    def rounds(self, world: int | None = None) -> set[int]:
-        """The rounds (of this size) in which workers of this host have begun so far; no older ones were alive then."""
+    def rounds(self, world: int | None = None, restart: int | None = None) -> set[int]:
+        """The rounds (of this size, with this count) in which workers of this host have begun so far.
+
+        No older ones were alive then.
+        """
         begun = [event for event in self.events if event.name == "begun"]
         assert not any(event["older"] for event in begun), (
             f"workers of an older round were alive\n{self.so_far()}"
         )
-        return {event["round"] for event in begun if world in (None, event["world"])}
+        return {
+            event["round"]
+            for event in begun
+            if world in (None, event["world"]) and restart in (None, event.restart)
+        }
 
     def freeze(self) -> None:
         """Stop the agent's process (SIGSTOP), and nothing else of the job."""
@@ -242,11 +251,18 @@ class Agent(Job):
         self.send(signal.SIGCONT)
 
 
-def begin_together(agents: Sequence[Agent], *, world: int, newer_than: int = 0) -> int:
-    """Wait until workers of all of these have begun in one and the same round of this size; return its number."""
+def begin_together(
+    agents: Sequence[Agent], *, world: int, newer_than: int = 0, restart: int | None = None
+) -> int:
+    """Wait until workers of all of these have begun in one and the same round of this size; return its number.
+
+    `restart`: the count that it has, where a round may come between that is nobody's failure: a short lease can be lost
+    to the load of a slow machine.
+    """
     deadline = time.monotonic() + LIMIT_S
     while not (
-        common := set.intersection(*(agent.rounds(world) for agent in agents)) - {*range(newer_than + 1)}
+        common := set.intersection(*(agent.rounds(world, restart) for agent in agents))
+        - {*range(newer_than + 1)}
     ):
         descriptors = [fd for agent in agents for fd in agent.descriptors]
         assert select.select(descriptors, [], [], max(0.0, deadline - time.monotonic()))[0], "\n".join(
@@ -276,9 +292,16 @@ def c10d(store: Host, nnodes: str, **conf: object) -> tuple[object, ...]:
     return meeting("c10d", f"{store.address}:29400", nnodes, **conf)
 
 
-# For tests that wait for the end of one: three seconds, as in the cases that users expect to work.
+# For tests that wait for the end of one: three seconds, as in the cases that users expect to work. An agent that stands
+# still for a second may lose it, and then there is a round more, with the same count: no test may mind.
 SHORT_LEASE = {"keep_alive_interval": 1, "keep_alive_max_attempt": 3}
 LEASE_S = 3.0
+
+# For tests that wait for the end of one, and do mind: nobody loses it who stands still for a second or two.
+FIRM_LEASE = {"keep_alive_interval": 3, "keep_alive_max_attempt": 3}
+
+# For tests in which nobody may lose one.
+LONG_LEASE = {"keep_alive_interval": 20, "keep_alive_max_attempt": 3}
 
 # For tests that start agents at once and count on all of them in the first round. It is full then, and nobody waits;
 # with the short last call of other tests, an agent that is a second late would be missing.

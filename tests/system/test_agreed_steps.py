@@ -42,8 +42,13 @@ def all_are_ready(jobs: Sequence[Job], *, world: int) -> None:
 
 def steps(jobs: Sequence[Job], name: str, count: int, *, world: int) -> list[int]:
     """At which steps ranks told it, each job's own `count` of them."""
-    told = [event for job in jobs for event in job.told(name, count) if event["world"] == world]
-    return [event["step"] for event in told]
+    found: list[int] = []
+    for job in jobs:
+        total = count  # of all worlds
+        while len(told := [one["step"] for one in job.told(name, total) if one["world"] == world]) < count:
+            total = len([one for one in job.events if one.name == name]) + 1
+        found += told
+    return found
 
 
 def saved_by_rank(jobs: Sequence[Job]) -> dict[int, list[int]]:
@@ -107,8 +112,7 @@ def test_all_ranks_of_two_nodes_leave_at_the_same_step_when_one_node_is_told_to(
     leaving.send(signal.SIGTERM)
 
     assert leaving.wait() == 143
-    all_are_ready([staying], world=2)
-    again = staying.until("ready", world=2)
+    again, _ = (staying.until("ready", after=asked_at, world=2, local_rank=one) for one in (0, 1))
     said = f"{staying.so_far()}\n{leaving.so_far()}"
     assert again.at - asked_at < LONG_BEFORE_HALF_OF_THE_GRACE_S, said
     left = steps([staying, leaving], "left", 2, world=4)
@@ -142,9 +146,11 @@ def test_all_ranks_of_two_nodes_save_once_at_the_same_step_after_a_signal_and_go
             job.told("going", 2 * turn)
         saved = saved_by_rank(jobs)
         assert len(saved) == 4
-        assert len({tuple(each) for each in saved.values()}) == 1
-        if sent_to == "one launcher":
-            assert len(saved[0]) == turn
+        # Two seconds after the first one the signal to the other launcher is a second one: then some ranks may have
+        # told of one checkpoint more by now.
+        together = list(zip(*saved.values(), strict=sent_to == "one launcher"))
+        assert all(len(set(step)) == 1 for step in together), saved
+        assert len(together) == turn if sent_to == "one launcher" else len(together) >= turn
 
     for job in jobs:
         assert b"not passed" not in job.stderr

@@ -31,6 +31,16 @@ class Pipe:
         os.close(self.reader)
         self.reader = -1
 
+    def read_line(self) -> bytes:
+        """One line, which may come in pieces, and nothing of what follows it."""
+        line = b""
+        while not line.endswith(b"\n"):
+            assert select.select([self.reader], [], [], LIMIT_S)[0], line
+            byte = os.read(self.reader, 1)
+            assert byte, line
+            line += byte
+        return line
+
     def read_all(self) -> bytes:
         """What is left until all writers are gone."""
         chunks: list[bytes] = []
@@ -128,8 +138,7 @@ def test_a_teed_line_is_shown_while_its_worker_runs_on(launch: Launch, script: S
     job = launch("--standalone", "-t", 1, train, streams={"stdout": pipe.writer})
     pipe.close_writer()
 
-    assert select.select([pipe.reader], [], [], LIMIT_S)[0]
-    assert os.read(pipe.reader, 1 << 16) == b"[default0]:step 1\n"
+    assert pipe.read_line() == b"[default0]:step 1\n"
     (job.folder / "go").touch()
     assert pipe.read_all() == b"[default0]:step 2\n"
     assert job.wait() == 0

@@ -293,18 +293,18 @@ def test_ctrl_c_stops_the_job_when_the_debugged_rank_has_ended(
         import os
         from telling import stay, tell
 
+        tell("ready")
         if os.environ["RANK"] == "0":
-            tell("ready")
             stay()
         """
     )
     job = at_terminal(launch, person, "--nproc-per-node", 2, "--debug-rank", 1, train)
-    job.told("ready")
-    pid = job.told("ready")[0].pid
+    # Of both: the one that stays may be ready before the other one is there.
+    pids = {one.rank: one.pid for one in job.told("ready", 2)}
     # The other one has ended when its launcher has taken note of it: then it is no child any more.
     children = Path(f"/proc/{job.process.pid}/task/{job.process.pid}/children")
     deadline = time.monotonic() + LIMIT_S
-    while not ends_with_one_worker(children, pid):
+    while str(pids[1]) in children.read_text().split():
         assert time.monotonic() < deadline, children.read_text()
         time.sleep(0.05)
 
@@ -312,12 +312,6 @@ def test_ctrl_c_stops_the_job_when_the_debugged_rank_has_ended(
 
     person.read_rest()
     assert job.wait() == 130
-
-
-def ends_with_one_worker(children: Path, worker: int) -> bool:
-    """Only the keeper and this worker are left of a launcher's children."""
-    found = {int(one) for one in children.read_text().split()}
-    return worker in found and len(found) <= 2
 
 
 def test_nobody_is_late_while_somebody_debugs(launch: Launch, script: Script, person: Person) -> None:

@@ -48,9 +48,9 @@ def test_a_virtual_rank_keeps_its_true_number_in_logs_channel_and_report(
         import phalanx
         from telling import tell
 
-        phalanx.values().set(os.environ["RANK"], "here")
-        phalanx.values().wait(["0", "1"])
         tell("found", words=sys.argv[1:], **os.environ)
+        phalanx.values().set(os.environ["RANK"], "told")
+        phalanx.values().wait(["0", "1"])
         if os.environ["RANK"] == "1":
             phalanx.exclude_node("its device is odd")
             raise ValueError("of the second worker")

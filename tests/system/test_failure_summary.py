@@ -44,6 +44,28 @@ def test_an_exception_is_in_the_summary_with_its_rank_and_place(
     assert "phalanx/" not in summary, "frames of the launcher's own files are no help to the user"
 
 
+def test_the_exception_is_in_the_summary_though_the_agent_sees_the_end_first(
+    launch: Launch, script: Script
+) -> None:
+    """No log folder, so the worker's last words are all there is; the agent stands still until the worker has ended."""
+    train = script(
+        """
+        import os, signal, subprocess
+
+        agent, status = os.getppid(), f"/proc/{os.getpid()}/status"
+        until_the_end = f"while ! grep -q 'State:.Z' {status}; do sleep 0.02; done; kill -CONT {agent}"
+        subprocess.Popen(["sh", "-c", until_the_end], start_new_session=True)
+        os.kill(agent, signal.SIGSTOP)
+        raise ValueError("bad batch 17")
+        """
+    )
+
+    job = launch("--standalone", "--log-dir", os.devnull, train)
+
+    assert job.wait() == 1
+    assert b"train.py failed: rank 0: ValueError: bad batch 17" in job.stderr.splitlines()[-1]
+
+
 def test_a_failure_prints_no_traceback_of_the_launcher(launch: Launch, script: Script) -> None:
     job = launch("--standalone", "--nproc-per-node", 2, script("import os; os._exit(3)"))
 
@@ -227,7 +249,7 @@ def test_a_summary_carries_a_bounded_end_of_stderr(launch: Launch, script: Scrip
 
     assert job.wait() == 3
     assert "line 99999" in job.summary
-    assert len(job.summary) < 16 * 1024 + 4000
+    assert len(job.summary) < 24 * 1024
 
 
 def test_a_rank_that_raised_first_gives_the_exit_code_though_another_exits_first(

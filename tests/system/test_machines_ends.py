@@ -107,19 +107,20 @@ def test_an_exit_barrier_timeout_limits_how_long_the_early_finisher_waits(
 
 
 STRAGGLERS = """
-    import os, sys
+    import os, time
     from telling import stay, tell
 
     if os.environ["RANK"] == "1":
         tell("straggling")
+        open("straggling", "w").close()
         stay()
-    import time
-    time.sleep(1)
+    while not os.path.exists("straggling"):  # who has not come so far would be ended before it can tell
+        time.sleep(0.01)
 """
 
 
 def test_a_straggler_is_named_and_ends_the_job(launch: Launch, script: Script) -> None:
-    job = launch("--standalone", "--nproc-per-node", 2, "--straggler-timeout", 5, script(STRAGGLERS))
+    job = launch("--standalone", "--nproc-per-node", 2, "--straggler-timeout", 1, script(STRAGGLERS))
 
     assert job.wait() == 1
     assert "rank      : 1" in job.summary

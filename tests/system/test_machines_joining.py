@@ -131,9 +131,14 @@ def test_two_spares_step_in_for_two_nodes_that_are_lost_at_once(
 def test_nodes_that_come_within_one_last_call_share_one_round(
     network: Network, agents: Agents, script: Script
 ) -> None:
+    """The first one is alone because the others have left: nobody waits for the end of a last call of half a minute."""
     a, b, c = (network.host(number) for number in (1, 2, 3))
-    arguments = (*c10d(a, "1:3", last_call_timeout=8), script(MEMBER))
-    first = agents(a, *arguments)
+    arguments = (*c10d(a, "1:3", **TOGETHER), script(MEMBER))
+    first, *leavers = (agents(host, *arguments) for host in (a, b, c))
+    begin_together([first, *leavers], world=3)
+    for leaver in leavers:
+        leaver.send(signal.SIGTERM)
+    assert [leaver.wait() for leaver in leavers] == [143, 143]
     alone = first.begun(world=1)
 
     guests = [agents(host, *arguments) for host in (b, c)]
@@ -154,6 +159,7 @@ def test_with_join_policy_never_a_newcomer_waits_for_a_loss(
     begun = [member.begun(world=2) for member in members]
     newcomer = agents(c, *arguments)
     newcomer.printed("this one waits for another round")
+    newcomer.look()
     assert not newcomer.events
 
     members[1].send(signal.SIGTERM)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.system.launch import LIMIT_S, Script
 from tests.system.machines import (
+    LONG_LEASE,
     SHORT_LEASE,
     TOGETHER,
     Agent,
@@ -94,7 +95,7 @@ def test_any_member_of_an_external_etcd_may_be_lost(
     """Nothing happens to the job then, and afterwards it can still form another round."""
     hosts = [network.host(number) for number in (1, 2, 3)]
     arguments = (
-        *meeting("etcd", cluster.endpoints, "1:3", **TEN_SECONDS),
+        *meeting("etcd", cluster.endpoints, "1:3", **LONG_LEASE),  # an election may take its time
         "--max-restarts",
         0,
         script(MEMBER),

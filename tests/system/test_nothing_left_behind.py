@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -278,8 +279,12 @@ def test_a_child_that_the_launcher_had_before_it_was_the_launcher_is_spared(laun
     assert job.wait() == 1
     sidecar_pid = int((job.folder / "sidecar").read_text())
     alive = {survivor.pid for survivor in job.survivors()}
-    for pid in alive:
-        os.kill(pid, signal.SIGKILL)
+    left = alive
+    while left:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):  # a shell ends by itself when its child has ended
+                os.kill(pid, signal.SIGKILL)
+        left = {survivor.pid for survivor in job.survivors()}  # it may have started one meanwhile
     assert sidecar_pid in alive
 
 

@@ -43,7 +43,9 @@ def test_each_attempt_has_a_port_of_its_own_that_rank_0_can_bind(launch: Launch,
     assert {event["TORCHELASTIC_MAX_RESTARTS"] for event in begun} == {"2"}
     by_restart = {n: {event["MASTER_PORT"] for event in begun if event.restart == n} for n in range(3)}
     assert all(len(ports) == 1 for ports in by_restart.values()), "ranks of one attempt agree"
-    assert len(set.union(*by_restart.values())) == 3
+    (first,), (second,), (third,) = by_restart.values()
+    # The first one may be given again: nobody reaches it any more.
+    assert first != second != third
     assert all(event["can_bind"] for event in begun if event.rank == 0)
 
 
@@ -162,6 +164,7 @@ def test_a_stop_signal_while_the_old_workers_are_stopping_ends_the_job(
     job.told("saving")
 
     job.send(signal.SIGTERM)
+    job.printed("SIGTERM: ")
     (job.folder / "saved").touch()
 
     assert job.wait() == 143

@@ -92,20 +92,20 @@ TWO_AT_ONCE = """
         except OSError:
             return False
 
-    rank = os.environ["RANK"]
-    if rank == "2":
+    rank, is_first = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    if rank == "2" and is_first:  # a successor's number would be taken for that of one who has not ended
         open("new", "w").write(str(os.getpid()))
         os.rename("new", "second")
         subprocess.Popen(["sh", "-c", "trap '' TERM; touch deaf; while true; do sleep 1000; done"])
         while not os.path.exists("deaf"):
             time.sleep(0.01)
-    if rank == "1":
+    if rank == "1" and is_first:
         while not os.path.exists("second"):
             time.sleep(0.01)
         while is_alive(int(open("second").read())):
             time.sleep(0.01)
     hold = []
-    while rank != "0" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while rank != "0" and is_first:
         hold.append(bytearray(b"x" * (1 << 20)))
     time.sleep(1000)
 """

@@ -174,7 +174,8 @@ def test_in_the_background_of_a_shell_ctrl_c_is_not_meant_for_the_job(
     launch: Launch, script: Script, number: signal.Signals
 ) -> None:
     """A shell without job control starts what it does not wait for with SIGINT and SIGQUIT ignored."""
-    in_background = ("sh", "-c", '"$@" & echo $! > launcher; wait $!', "sh")
+    told = 'echo $$ > launcher && exec "$@"'  # by the process itself, before it is the launcher
+    in_background = ("sh", "-c", f"sh -c '{told}' sh \"$@\" & wait $!", "sh")
     job = launch("--standalone", script(SLEEPER), wrapper=in_background)
     job.told("ready")
     launcher = int((job.folder / "launcher").read_text())

@@ -10,14 +10,13 @@ from tests.system.launch import Launch, Script
 
 def listener(number: signal.Signals) -> str:
     return f"""
-        import signal, time
+        import os, signal, time
         from telling import tell
 
         signal.signal(signal.{number.name}, lambda *_: tell("warned"))
         tell("ready")
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
-            time.sleep(0.1)
+        while not os.path.exists("go"):
+            time.sleep(0.05)
         """
 
 
@@ -29,6 +28,8 @@ def test_each_rank_is_warned_once_and_comes_to_its_normal_end(
     job.told("ready", 2)
 
     job.send(number)
+    job.told("warned", 2)
+    (job.folder / "go").touch()
 
     assert job.wait() == 0
     assert sorted(event.rank for event in job.told("warned", 2)) == [0, 1]
@@ -43,15 +44,17 @@ def test_a_rank_that_does_not_listen_is_spared_and_named(launch: Launch, script:
         if os.environ["RANK"] == "0":
             signal.signal(signal.SIGUSR1, lambda *_: tell("warned"))
         tell("ready")
-        until = time.monotonic() + 4
-        while time.monotonic() < until:
-            time.sleep(0.1)
+        while not os.path.exists("go"):
+            time.sleep(0.05)
         """
     )
     job = launch("--standalone", "--nproc-per-node", 2, train)
     job.told("ready", 2)
 
     job.send(signal.SIGUSR1)
+    job.told("warned")
+    job.printed("SIGUSR1")
+    (job.folder / "go").touch()
 
     assert job.wait() == 0
     assert [event.rank for event in job.told("warned")] == [0]

@@ -26,13 +26,15 @@ def test_a_request_of_a_worker_ends_nobody_but_the_jobs_own_processes(tmp_path: 
     script = tmp_path / "naming.py"
     script.write_text(NAMING)
     with subprocess.Popen(["sleep", "1000"]) as stranger:
-        words = (str(script), str(stranger.pid))
-        env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
-        with Job(launcher_under_test(), words, folder=tmp_path, env=env) as job:
-            assert job.wait() == 137
-            assert b"its timer ended it" in job.stderr
-        assert stranger.poll() is None
-        stranger.kill()
+        try:
+            words = (str(script), str(stranger.pid))
+            env = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"}
+            with Job(launcher_under_test(), words, folder=tmp_path, env=env) as job:
+                assert job.wait() == 137
+                assert b"its timer ended it" in job.stderr
+            assert stranger.poll() is None
+        finally:
+            stranger.kill()
 
 
 def test_beside_a_debugger_nobody_is_too_slow(tmp_path: Path) -> None:

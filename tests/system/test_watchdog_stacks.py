@@ -11,6 +11,7 @@ from tests.system.launch import Job, Launch, Script, two_free_ports
 
 KILLED = 137
 
+# In these scripts one line begins the countdown and hangs: wherever a rank is when its time is over, it is in that one.
 HANGS = """
     import os, sys, time
     from phalanx import timer
@@ -19,9 +20,8 @@ HANGS = """
     def sign(rank):
         return os.path.join(os.path.dirname(__file__), f"hangs-{{attempt}}-{{rank}}")
 
-    def all_reduce():
-        open(sign(rank), "w").close()
-        time.sleep(1000)  # {name}
+    def all_reduce(after):
+        with timer.expires(after, "forward"): open(sign(rank), "w").close(); time.sleep(1000)  # {name}
 
     tell("ready")
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -31,8 +31,7 @@ HANGS = """
     # Its half of a second begins when the others hang: their stacks are to be found there.
     while rank == {slow} and not all(os.path.exists(sign(one)) for one in others):
         time.sleep(0.01)
-    with timer.expires(after=0.5 if rank == {slow} else 1000, scope="forward"):
-        all_reduce()
+    all_reduce(0.5 if rank == {slow} else 1000)
 """
 
 
@@ -126,7 +125,7 @@ GIL = """
     libc, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
 
     def wait_for_ever():  # and not in sleep(3), which ends when a signal comes
-        libc.pthread_mutex_lock(mutex)  # holds the interpreter's lock
+        with timer.expires(0.5, "collective"): libc.pthread_mutex_lock(mutex)  # holds the interpreter's lock
 
     begun = queue.SimpleQueue()
 
@@ -140,8 +139,7 @@ GIL = """
     for _ in range(20):
         begun.get()
     libc.pthread_mutex_lock(mutex)
-    with timer.expires(after=0.5, scope="collective"):
-        wait_for_ever()
+    wait_for_ever()
 """
 
 
@@ -167,9 +165,8 @@ OWN_FAULTHANDLER = """
     own = open(os.environ["OWN"], "w")
     faulthandler.enable(own)
     faulthandler.register(signal.SIGUSR1, own)
-    with timer.expires(after=0.5, scope="s"):
-        os.kill(os.getpid(), signal.SIGUSR1)
-        time.sleep(1000)  # here
+    os.kill(os.getpid(), signal.SIGUSR1)
+    with timer.expires(after=0.5, scope="s"): time.sleep(1000)  # here
 """
 
 
@@ -233,8 +230,7 @@ def test_torchs_own_client_is_heard(launch: Launch, script: Script, tmp_path: Pa
         import torch.distributed.elastic.timer as timer
 
         timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
-        with timer.expires(after=1.0, scope="theirs"):
-            time.sleep(1000)  # here
+        with timer.expires(after=1.0, scope="theirs"): time.sleep(1000)  # here
     """)
     job = launch("--watchdog", "--log-dir", tmp_path / "logs", train)
 
@@ -249,8 +245,19 @@ FIFO_GONE = """
     import os, time
     from phalanx import timer
 
+    fifo = os.environ["TORCHELASTIC_TIMER_FILE"]
+
+    def is_read():
+        try:
+            os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:
+            return False
+        return True
+
     with timer.expires(after=100, scope="before"):
-        os.unlink(os.environ["TORCHELASTIC_TIMER_FILE"])
+        os.unlink(fifo)
+        while not is_read():  # a client tries for a second only
+            time.sleep(0.01)
         with timer.expires(after=0.5, scope="after"):
             time.sleep(1000)
 """

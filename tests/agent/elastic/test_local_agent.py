@@ -224,8 +224,8 @@ def test_a_node_that_joins_brings_a_new_round_without_a_charge(tmp_path: Path) -
     assert {env["TORCHELASTIC_RESTART_COUNT"] for env in both} == {"0"}
     assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in both}) == 1
     assert one._remaining_restarts == 3
-    # The first round's logs are still there.
-    assert len(list(logs.glob("*/attempt_*"))) == 2
+    # The first round's logs are still there. There may be a third round: who pauses at the last call comes after it.
+    assert len(list(logs.glob("*/attempt_*"))) == one._meeting.round_number >= 2
 
 
 @pytest.mark.torch

@@ -89,6 +89,10 @@ class Agent:
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
+    def keeper_has_begun(self) -> bool:
+        """It has left the session and named itself; workers may run before."""
+        return "phalanx-keeper" in Path(f"/proc/{self.keeper_pid}/comm").read_text()
+
     def keeper_is_gone(self) -> bool:
         return has_ended(self.keeper_fd)
 
@@ -133,6 +137,7 @@ def test_nothing_of_the_job_lives_after_its_agent_was_killed(agent: Callable[...
 def test_signals_that_end_jobs_do_not_end_the_keeper(agent: Callable[..., Agent], nap: str) -> None:
     one = agent(f"exec sleep {nap}")
     soon(lambda: len(sleepers_of(nap)) == 1)
+    soon(one.keeper_has_begun)
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
@@ -196,7 +201,7 @@ def test_a_keeper_that_is_late_knows_the_workers_that_are_older_than_it(
     time.sleep(0.05)  # some clock ticks
     if killed == "when the keeper runs":
         go.touch()
-        soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
+        soon(one.keeper_has_begun)
     one.process.kill()
     one.process.wait()
     go.touch()
@@ -245,9 +250,10 @@ def test_a_stranger_with_the_number_of_a_worker_is_left_alone(agent: Callable[..
     try:
         # The packet of a worker that had the stranger's number and started in the first second of the machine.
         watched = f"keeper._send(_Op.WATCH, {stranger.pid}, 1)"
-        then = f"from phalanx.agent.processes.keeper import _Op\n{watched}\ntime.sleep(1000)"
+        then = f"from phalanx.agent.processes.keeper import _Op\n{watched}\nprint('sent', flush=True)\ntime.sleep(1000)"
         one = agent("exec sleep 1000", then=then)
-        time.sleep(0.3)
+        assert one.process.stdout is not None
+        assert one.process.stdout.readline() == b"sent\n"  # and whoever is killed then is heard to the end
         one.process.kill()
         assert has_ended(one.keeper_fd, LIMIT_S)
         assert stranger.poll() is None
@@ -332,9 +338,20 @@ def test_a_fence_in_the_past_has_fallen(agent: Callable[..., Agent], nap: str) -
 
 
 def test_a_fence_that_was_taken_away_does_not_fall(agent: Callable[..., Agent], nap: str) -> None:
-    then = "keeper.fence(time.clock_gettime(time.CLOCK_BOOTTIME) + 0.3); keeper.fence(None); time.sleep(1000)"
+    # The keeper stands still meanwhile: it would let the fence fall if the agent paused between the two words.
+    then = """
+os.kill(keeper.pid, signal.SIGSTOP)
+os.waitid(os.P_PID, keeper.pid, os.WSTOPPED)
+keeper.fence(time.clock_gettime(time.CLOCK_BOOTTIME) + 0.3)
+keeper.fence(None)
+os.kill(keeper.pid, signal.SIGCONT)
+print("taken away", flush=True)
+time.sleep(1000)
+"""
     one = agent(f"exec sleep {nap}", then=then)
     soon(lambda: len(sleepers_of(nap)) == 1)
+    assert one.process.stdout is not None
+    assert one.process.stdout.readline() == b"taken away\n"
 
     assert not has_ended(one.keeper_fd, 0.8)
     assert len(sleepers_of(nap)) == 1
@@ -379,7 +396,7 @@ print("fine", flush=True)
 
 def test_the_keeper_holds_nothing_open_that_others_wait_for(agent: Callable[..., Agent], nap: str) -> None:
     one = agent()
-    soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
+    soon(one.keeper_has_begun)
     folder = Path(f"/proc/{one.keeper_pid}/fd")
 
     def kinds() -> list[str]:
@@ -389,13 +406,13 @@ def test_the_keeper_holds_nothing_open_that_others_wait_for(agent: Callable[...,
                 found.append(os.readlink(entry).split(":")[0])
         return sorted(found)
 
-    soon(lambda: "anon_inode" in kinds())  # the agent's pidfd: it has begun to watch
-    assert kinds() == ["/dev/null"] * 6 + ["anon_inode", "socket"]
+    # The agent's pidfd is the last: it has begun to watch.
+    soon(lambda: kinds() == ["/dev/null"] * 6 + ["anon_inode", "socket"])
 
 
 def test_the_keeper_is_small_and_sleeps(agent: Callable[..., Agent], nap: str) -> None:
     one = agent(f"exec sleep {nap}")
-    soon(lambda: "phalanx-keeper" in Path(f"/proc/{one.keeper_pid}/comm").read_text())
+    soon(one.keeper_has_begun)
     soon(lambda: _slept_through(one.keeper_pid, 1.0))  # it may still be on its way to sleep
 
     memory = dict(

@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -57,6 +58,12 @@ def wait_until(done: Any) -> None:
     while not done():
         assert time.monotonic() < gives_up_at, "it has not come"
         time.sleep(0.02)
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a live process has a handler for this signal."""
+    (caught,) = re.findall(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 # The configuration
@@ -456,6 +463,9 @@ def test_a_stop_signal_stops_the_job_and_is_raised(tmp_path: Path) -> None:
         [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
         wait_until(lambda: len(list(folder.iterdir())) == 2)
+        wait_until(
+            lambda: handles(process.pid, signal.SIGTERM)
+        )  # workers may be there before their program waits
         process.send_signal(signal.SIGTERM)
         told, _ = process.communicate(timeout=PATIENCE_S)
     assert told == "stopped by 15 True\n"

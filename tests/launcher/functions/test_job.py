@@ -64,15 +64,34 @@ def stepping(folder: Path) -> Callable[[], None]:
     return train
 
 
+@pytest.fixture
+def let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Until this is called, agents that the test starts stand still before their first word.
+
+    A watch begins with how the job stands then: who is to see it from its beginning must be there before it.
+    """
+    folder, gate = tmp_path / "customized", tmp_path / "gate"
+    folder.mkdir()
+    # The interpreter of agents and workers imports it before anything else.
+    (folder / "sitecustomize.py").write_text(
+        f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+    )
+    path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+    return gate.touch
+
+
 def phases(seen: list[JobStatus]) -> list[str]:
     """Each phase once, as long as it lasts."""
     found: list[str] = [one.phase for one in seen]
     return found[:1] + [after for before, after in pairwise(found) if before != after]
 
 
-def test_a_loop_sees_a_restart_from_the_first_round_to_the_end() -> None:
+def test_a_loop_sees_a_restart_from_the_first_round_to_the_end(let_go: Callable[[], None]) -> None:
     with phalanx.start(failing_once(), nproc=2, max_restarts=1) as job:
-        seen = list(job.watch(LIMIT_S))
+        watch = job.watch(LIMIT_S)
+        let_go()
+        seen = list(watch)
         assert list(job.result()) == [0, 1]
     # Without "stopping" where both workers have failed by themselves.
     told = [one for one in phases(seen) if one != "stopping"]
@@ -96,12 +115,13 @@ def test_who_watches_hears_of_progress_when_it_is_made(tmp_path: Path) -> None:
     assert steps == [0, 1, 2, 3]
 
 
-def test_each_of_several_watchers_sees_every_change_beside_one_that_waits() -> None:
+def test_each_of_several_watchers_sees_every_change_beside_one_that_waits(let_go: Callable[[], None]) -> None:
     # Each of them may be the one that reads what has come; the others are to hear of it nevertheless.
     seen: list[list[JobStatus]] = [[] for _ in range(4)]
     heard: list[job_events.JobEvent] = []
     with phalanx.start(failing_once(), nproc=2, max_restarts=1) as job:
         watches = [job.watch(LIMIT_S) for _ in seen]
+        let_go()
         threads = [
             *(
                 threading.Thread(target=lambda one=one, watch=watch: one.extend(watch))
@@ -170,7 +190,7 @@ def test_a_watch_without_a_change_ends_with_a_timeout_and_can_go_on() -> None:
         assert [one.ending for one in job.watch(LIMIT_S)][-1] == "stopped"
 
 
-def test_several_watchers_in_a_loop_see_the_same_and_one_may_be_cancelled() -> None:
+def test_several_watchers_in_a_loop_see_the_same_and_one_may_be_cancelled(let_go: Callable[[], None]) -> None:
     async def every(job: phalanx.Job[int]) -> list[JobStatus]:
         return [one async for one in job.watch_async(LIMIT_S)]
 
@@ -178,7 +198,8 @@ def test_several_watchers_in_a_loop_see_the_same_and_one_may_be_cancelled() -> N
         async with phalanx.start(failing_once(), nproc=2, max_restarts=1) as job:
             idle = asyncio.create_task(every(job))
             tasks = [asyncio.create_task(every(job)) for _ in range(2)]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # each of them has begun to watch
+            let_go()
             idle.cancel()
             first, second = await asyncio.gather(*tasks)
             assert list(await job) == [0, 1]
@@ -214,6 +235,7 @@ def test_watchers_leave_no_descriptor() -> None:
             if status.phase == "running":
                 break
         del status
+        gc.collect()  # garbage of another test may hold descriptors, and must not go meanwhile
         before = sorted(os.listdir("/proc/self/fd"))
         for _ in range(3):
             for _ in job.watch(LIMIT_S):
@@ -236,10 +258,13 @@ def test_a_watcher_takes_no_time_of_the_processor_while_nothing_happens() -> Non
         for status in job.watch(LIMIT_S):
             if status.workers and status.workers[0].state == "running":
                 break
+        gc.collect()  # now, and not while the time is taken
         used = time.thread_time()
         with pytest.raises(TimeoutError):
             list(job.watch(1.0))
-        assert time.thread_time() - used < 0.1
+        # One that looks again and again takes a second, or what others leave of it; on a virtual machine, time that the
+        # machine stood still may count, too.
+        assert time.thread_time() - used < 0.3
         assert job.signal(signal.SIGUSR1)
 
 

@@ -205,9 +205,12 @@ def test_a_module_beside_the_program_is_found_by_workers(programs: Programs) -> 
 
 
 def test_ctrl_c_stops_the_workers_with_their_grace_and_comes_out(programs: Programs) -> None:
+    # The workers say that they are ready when the program waits for them: a Ctrl-C while it starts them is another
+    # matter. They say so without print, for the handler's print must not come into the middle of it; and they sleep in
+    # naps, for a signal right before one long sleep would be heard at its end.
     process = programs.start(
         """
-        import os, signal, sys, time
+        import os, signal, sys, threading, time
         import phalanx
 
         def train():
@@ -216,9 +219,23 @@ def test_ctrl_c_stops_the_workers_with_their_grace_and_comes_out(programs: Progr
                 sys.exit(0)
 
             signal.signal(signal.SIGINT, leave)
-            print("ready", flush=True)
-            time.sleep(1000)
+            while not os.path.exists("waits"):
+                time.sleep(0.01)
+            os.write(1, b"ready\\n")
+            while True:
+                time.sleep(0.05)
 
+        def names_of_frames(frame):
+            while frame:
+                yield frame.f_code.co_name
+                frame = frame.f_back
+
+        def tell_when_it_waits(main=threading.main_thread().ident):
+            while "ready_of" not in names_of_frames(sys._current_frames()[main]):
+                time.sleep(0.01)
+            open("waits", "w").close()
+
+        threading.Thread(target=tell_when_it_waits).start()
         try:
             phalanx.launch(train, nproc=2)
         except KeyboardInterrupt:
@@ -332,6 +349,9 @@ def test_who_waits_for_values_is_no_straggler_and_makes_no_job_hang(programs: Pr
     import phalanx
 
     def train():
+        open(f"{os.environ['RANK']}.here", "w").close()
+        while len([one for one in os.listdir() if one.endswith(".here")]) < 4:  # who only comes late is none either
+            time.sleep(0.01)
         if os.environ["RANK"] == "3":
             time.sleep(1000)
         return 1
@@ -393,14 +413,14 @@ def test_nobody_waits_for_a_rank_that_has_ended_without_a_word(programs: Program
             return Leaves()
         return 10**5000 if how == "number" else rank
 
-    for number, how in enumerate(("leaves", "pickles", "number")):
+    for how, port in zip(("leaves", "pickles", "number"), sys.argv[1:]):
         result = phalanx.launch(
-            train, how, nproc=2, nnodes=2, rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{int(sys.argv[1]) + number}"
+            train, how, nproc=2, nnodes=2, rdzv_backend="c10d", rdzv_endpoint=f"127.0.0.1:{port}"
         )
         print(how, len(result), [one == 10**5000 for one in result if how == "number"], flush=True)
     """
-    port = str(two_free_ports())
-    nodes = [programs.start(source, port) for _ in range(2)]
+    ports = [str(two_free_ports()) for _ in range(3)]
+    nodes = [programs.start(source, *ports) for _ in range(2)]
     told = [node.communicate(timeout=LIMIT_S) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], told
     for out, _ in told:

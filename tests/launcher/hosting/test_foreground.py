@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
@@ -28,6 +27,13 @@ def house(tmp_path: Path) -> Iterator[House]:
     with House(tmp_path) as house:
         yield house
         assert not house.survivors()
+
+
+def _signal_main_thread(number: int) -> None:
+    """Not the process: a signal that the system hands to another thread leaves the main one, which waits, asleep."""
+    main = threading.main_thread().ident
+    assert main is not None
+    signal.pthread_kill(main, number)
 
 
 def _failed(*failures: Failure) -> Outcome:
@@ -136,7 +142,7 @@ def test_a_signal_reaches_the_job_and_the_programs_handlers_are_back(house: Hous
             house.hear("ready")
             while signal.getsignal(signal.SIGTERM) is mine:  # nobody waits yet
                 time.sleep(0.01)
-            os.kill(os.getpid(), signal.SIGTERM)
+            _signal_main_thread(signal.SIGTERM)
 
         stopper = threading.Thread(target=act, daemon=True)
         stopper.start()
@@ -163,8 +169,8 @@ def test_the_programs_own_handler_of_a_warning_and_an_ignored_signal_stay(house:
 
         def act() -> None:
             house.hear("ready")
-            os.kill(os.getpid(), signal.SIGHUP)
-            os.kill(os.getpid(), signal.SIGUSR1)
+            _signal_main_thread(signal.SIGHUP)
+            _signal_main_thread(signal.SIGUSR1)
             warned.wait()
             agent.stop()
 

@@ -21,6 +21,7 @@ from tests.system.launch import LIMIT_S
 from phalanx.agent.verdict.verdict import Ending
 from phalanx.events import job
 from phalanx.events.lines import from_line
+from phalanx.events.status import JobStatus
 from phalanx.launcher import AgentProcess, Outcome
 from phalanx.launcher.hosting.event_pipe import KEPT_MAX, UNTAKEN_MAX, EventsIn, EventsOut
 
@@ -29,13 +30,17 @@ FAILS_ONCE = """
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
         sys.exit(7)
 """
-# More than a pipe takes, and at a pace at which each is told.
+# More than a pipe takes, and each is told: checkpoint_done waits a tenth of a second for an agent that stands still,
+# and then sends nothing for five. The answer to a question behind them says that the agent has read them all.
 CHECKPOINTS = """
-    from phalanx.errors.channel import checkpoint_done
+    import os
+    from phalanx.errors._connection import Connection
     from telling import tell
 
+    agent = Connection(os.environ["PHALANX_AGENT"], {limit_s})
     for step in range({count}):
-        checkpoint_done(step)
+        agent.send({{"type": "checkpoint", "step": step}}, {limit_s})
+    agent.answers([{{"type": "num_keys"}}], {limit_s})
     tell("ready")
 """
 
@@ -55,6 +60,14 @@ def end(agent: AgentProcess, seen: list[job.JobEvent] | None = None) -> Outcome:
 
 def names(seen: list[job.JobEvent]) -> list[str]:
     return [type(one).__name__ for one in seen]
+
+
+def running(agent: AgentProcess) -> JobStatus:
+    """How the job stands when the agent has told that its workers run; they may have told us something before."""
+    for status in agent.watch(LIMIT_S):
+        if status.workers and {one.state for one in status.workers} == {"running"}:
+            return status
+    raise AssertionError("the job has ended")
 
 
 @pytest.mark.system
@@ -102,7 +115,7 @@ def test_who_asks_only_when_all_is_over_has_missed_nothing(house: House) -> None
 def test_what_nobody_reads_holds_up_no_job_and_its_end_is_there(house: House) -> None:
     """The pipe is full long before the job's end; nobody looks until the agent is gone."""
     count = 3000
-    agent = house.start(house.script(CHECKPOINTS.format(count=count)))
+    agent = house.start(house.script(CHECKPOINTS.format(count=count, limit_s=LIMIT_S)))
     house.hear("ready")
     deadline = time.monotonic() + LIMIT_S
     while Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
@@ -126,6 +139,7 @@ def test_the_status_is_there_at_any_time(house: House) -> None:
     agent = house.start("--nproc-per-node", 2, house.script(SLEEPER))
     with agent:
         house.hear("ready", 2)
+        running(agent)
         status = agent.status()
         assert (status.phase, status.round, status.world_size, status.restarts) == ("running", 1, 2, 0)
         assert [(one.rank, one.state) for one in status.workers] == [(0, "running"), (1, "running")]

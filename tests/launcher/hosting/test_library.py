@@ -6,6 +6,7 @@ Real agents, workers and keepers. Where the program itself must die, it is a pro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import gc
 import os
@@ -127,6 +128,7 @@ def test_a_pipe_that_nobody_reads_is_refused(house: House) -> None:
 
 
 def test_an_agent_that_cannot_be_started_leaves_no_descriptor(house: House) -> None:
+    gc.collect()  # garbage of another test may hold some, and must not go meanwhile
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
         library.start_agent(house.options("--no-python", "true"), cwd=house.folder / "missing")
@@ -361,8 +363,9 @@ def test_a_signal_is_passed_on_and_stops_nothing(house: House) -> None:
 
 
 def test_a_signal_to_an_agent_that_is_still_starting_does_not_kill_it(house: House) -> None:
-    agent = house.start(house.script("pass"))
+    agent = house.start(house.script(WAITS_FOR_GO))  # who has ended cannot be sent anything
     assert agent.send_signal(signal.SIGUSR1)
+    (house.folder / "go").touch()
     assert end(agent).exit_code == 0
 
 
@@ -435,7 +438,8 @@ def test_who_drops_the_agent_lets_go_of_the_job(house: House) -> None:
     # Garbage of another test may warn, too.
     assert [one.category for one in caught if f"subprocess {pid} " in str(one.message)] == [ResourceWarning]
     house.hear("asked")
-    os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+    with contextlib.suppress(ChildProcessError):  # it had ended before Popen looked for the last time
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
     os.close(pidfd)
 
 
@@ -460,6 +464,7 @@ def state_of_this_process() -> dict[str, Any]:
 
 
 def test_the_program_stays_as_it_is(house: House) -> None:
+    gc.collect()  # garbage of another test may hold descriptors, and must not go meanwhile
     before = state_of_this_process()
     threads = set(threading.enumerate())  # one of another test may end meanwhile
     descriptors = sorted(os.listdir("/proc/self/fd"))
@@ -579,20 +584,26 @@ def test_a_program_with_its_own_ways(house: House, before: str) -> None:
 
 def test_a_program_without_free_descriptors_is_told_so_and_keeps_none(house: House) -> None:
     """However far the start came: at each limit it works, or leaves no descriptor and no child."""
+    # An interpreter without descriptors ends by itself, perhaps before it is killed, and one that has enough does its
+    # work. This, in its place, stays: the shell is given its line, and opens no file.
+    stays = house.folder / "stays"
+    stays.write_text('#!/usr/bin/env -S sh -c "exec sleep 1000"\n')
+    stays.chmod(0o755)
     job = host(
         house,
-        """
+        f"""
         import resource
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         made = run_options(["--no-python", "true"])
         start_agent(made).wait()
+        sys.executable = {str(stays)!r}
         before = sorted(os.listdir("/proc/self/fd"))
         codes, errors = [], 0
         for limit in range(len(before) - 1, len(before) + 16):
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
             try:
                 agent = start_agent(made)
-                agent.kill()  # it has inherited the limit, and could not do anything
+                agent.kill()
                 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
                 codes.append(agent.wait().exit_code)
             except OSError:
@@ -855,16 +866,38 @@ def test_workers_and_keeper_hold_nothing_of_the_host(house: House) -> None:
         assert not [
             one for one in ready["held"] if one.startswith(("socket:", "/memfd:phalanx-job", "anon_inode:"))
         ]
-        children = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        keepers = [pid for pid in children if Path(f"/proc/{pid}/comm").read_text() == "phalanx-keeper\n"]
-        assert len(keepers) == 1
-        held = [os.readlink(one) for one in Path(f"/proc/{keepers[0]}/fd").iterdir()]
+        held = list(descriptors_of(keeper_of(agent.pid)).values())
         assert len([one for one in held if one.startswith("socket:")]) == 2  # the agent's, and the witness
         assert not [one for one in held if one.startswith("/memfd:phalanx")]
         assert os.getsid(agent.pid) == agent.pid
-        for fd in Path(f"/proc/{agent.pid}/fdinfo").iterdir():  # whatever a plug-in of the agent may start
-            flags = re.search(r"^flags:\s+(\d+)$", fd.read_text(), re.MULTILINE)
-            assert int(fd.name) < 3 or (flags and int(flags[1], 8) & os.O_CLOEXEC), os.readlink(fd)
+        for fd, place in descriptors_of(agent.pid).items():  # whatever a plug-in of the agent may start
+            with contextlib.suppress(FileNotFoundError):  # the agent has closed it meanwhile
+                info = Path(f"/proc/{agent.pid}/fdinfo/{fd}").read_text()
+                flags = re.search(r"^flags:\s+(\d+)$", info, re.MULTILINE)
+                assert fd < 3 or (flags and int(flags[1], 8) & os.O_CLOEXEC), place
+
+
+def keeper_of(agent: int) -> int:
+    """The keeper, once it has closed what it is not to hold, which is before it takes its name."""
+    children = Path(f"/proc/{agent}/task/{agent}/children")
+    deadline = time.monotonic() + LIMIT_S
+    keepers: list[str] = []
+    while not keepers:
+        assert time.monotonic() < deadline, "the agent has no keeper"
+        names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children.read_text().split()}
+        keepers = [pid for pid, name in names.items() if name == "phalanx-keeper\n"]
+        time.sleep(0.01)
+    (keeper,) = keepers
+    return int(keeper)
+
+
+def descriptors_of(pid: int) -> dict[int, str]:
+    """What a live process holds open; it may close something while we look."""
+    found = {}
+    for one in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found[int(one.name)] = os.readlink(one)
+    return found
 
 
 def test_the_secret_reaches_no_worker(house: House) -> None:

@@ -7,9 +7,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from tests.store.etcd.servers import cluster, free_ports
@@ -23,6 +24,8 @@ from phalanx.rendezvous.keys import JobKeys
 from phalanx.store.port import Refused, Store, Unclear
 
 PATIENCE_S = 30
+
+T = TypeVar("T")
 
 
 def meet(*words: str, program: Sequence[str] = ("true",)) -> Meeting:
@@ -41,15 +44,23 @@ def endpoint(port: int) -> tuple[str, ...]:
     return ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
 
 
+async def answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """What comes of it. An attempt that lasts too long on a busy machine, or finds no majority yet, is made again."""
+    while True:
+        with suppress(Unclear):
+            return await ask()
+        await asyncio.sleep(0.1)
+
+
 async def share(first: Meeting, second: Meeting) -> tuple[Store, Store]:
     """Open both stores, and see in the second what was written through the first."""
     async with asyncio.timeout(PATIENCE_S):
-        one = await first.open_store()
-        two = await second.open_store()
+        one = await answered(first.open_store)
+        two = await answered(second.open_store)
         key = JobKeys(first.membership.run_id or one.run_id or "").members(1)
         assert key == JobKeys(second.membership.run_id or two.run_id or "").members(1)
-        await one.put(key, b"here")
-        found = await two.get(key)
+        await answered(lambda: one.put(key, b"here"))
+        found = await answered(lambda: two.get(key))
         assert found is not None
         assert (found.key, found.value) == (key, b"here")
     return one, two
@@ -83,9 +94,9 @@ def test_an_agent_without_an_id_adopts_one_that_the_host_was_given(endpoint: tup
     async def run() -> None:
         host, guest = meet(*endpoint, "--rdzv-id=a/7"), meet(*endpoint)
         async with asyncio.timeout(PATIENCE_S):
-            one, two = await host.open_store(), await guest.open_store()
-            await one.put(JobKeys(host.membership.run_id).members(1), b"here")
-            assert await two.get(JobKeys(two.run_id or "").members(1)) is not None
+            one, two = await answered(host.open_store), await answered(guest.open_store)
+            await answered(lambda: one.put(JobKeys(host.membership.run_id).members(1), b"here"))
+            assert await answered(lambda: two.get(JobKeys(two.run_id or "").members(1))) is not None
             assert guest.run_id() == host.run_id() == "a/7"
         await close(one, two)
 
@@ -96,14 +107,14 @@ def test_an_agent_without_an_id_adopts_one_that_the_host_was_given(endpoint: tup
 def test_another_job_without_an_id_is_refused_with_a_sentence(other: str, endpoint: tuple[str, ...]) -> None:
     async def run() -> None:
         async with asyncio.timeout(PATIENCE_S):
-            host = await meet(*endpoint, program=("true", "a")).open_store()
+            host = await answered(meet(*endpoint, program=("true", "a")).open_store)
             stranger = (
                 meet(*endpoint, program=("true", "b"))
                 if other == "other arguments"
                 else meet(*endpoint, "--nnodes=3", program=("true", "a"))
             )
             with pytest.raises(Refused, match="Another job meets at this endpoint"):
-                await stranger.open_store()
+                await answered(stranger.open_store)
             await host.close()
 
     asyncio.run(run())
@@ -117,12 +128,12 @@ def test_agents_with_different_secrets_do_not_meet(endpoint: tuple[str, ...], tm
         mine = meet(*endpoint, "--rdzv-id=7", f"--secret-file={tmp_path}/mine")
         theirs = meet(*endpoint, "--rdzv-id=7", f"--secret-file={tmp_path}/theirs")
         async with asyncio.timeout(PATIENCE_S):
-            host = await mine.open_store()
+            host = await answered(mine.open_store)
             with pytest.raises(Refused):
-                await theirs.open_store()
+                await answered(theirs.open_store)
             with pytest.raises(Refused):
-                await meet(*endpoint, "--rdzv-id=7").open_store()
-            await (await mine.open_store()).close()
+                await answered(meet(*endpoint, "--rdzv-id=7").open_store)
+            await (await answered(mine.open_store)).close()
             await host.close()
 
     asyncio.run(run())
@@ -214,9 +225,9 @@ def test_an_etcd_that_runs_already_is_shared_by_jobs_with_ids() -> None:
             stores = await share(meet(*words, "--rdzv-id=7", conf), meet(*words, "--rdzv-id=7", conf))
             other = meet(*words, "--rdzv-id=8", conf)
             async with asyncio.timeout(PATIENCE_S):
-                third = await other.open_store()
-                assert await third.get(JobKeys(other.membership.run_id).members(1)) is None
-                assert len((await third.list("/phalanx/")).items) == 1
+                third = await answered(other.open_store)
+                assert await answered(lambda: third.get(JobKeys(other.membership.run_id).members(1))) is None
+                assert len((await answered(lambda: third.list("/phalanx/"))).items) == 1
             await close(*stores, third)
 
     asyncio.run(run())
@@ -286,18 +297,12 @@ def test_three_endpoints_are_a_cluster_whose_data_goes_with_the_job(tmp_path: Pa
     words = ("--rdzv-backend=c10d", f"--rdzv-endpoint={endpoints}", "--rdzv-id=7")
     meetings = [meet(*words, f"--rdzv-conf=data_dir={tmp_path}") for _ in ports]
 
-    async def opened(meeting: Meeting) -> Store:
-        while True:
-            with suppress(Unclear):  # there is no majority yet
-                return await meeting.open_store()
-            await asyncio.sleep(0.1)
-
     async def run() -> None:
         async with asyncio.timeout(2 * PATIENCE_S):
-            stores = await asyncio.gather(*map(opened, meetings))
+            stores = await asyncio.gather(*(answered(meeting.open_store) for meeting in meetings))
             assert all(store.is_host for store in stores)
-            await stores[0].put("/phalanx/7/x", b"here")
-            assert await stores[2].get("/phalanx/7/x") is not None
+            await answered(lambda: stores[0].put("/phalanx/7/x", b"here"))
+            assert await answered(lambda: stores[2].get("/phalanx/7/x")) is not None
             await asyncio.gather(*(store.close() for store in stores))
 
     asyncio.run(run())

@@ -20,6 +20,7 @@ from phalanx.multiprocessing import (
 from phalanx.multiprocessing.affinity import BindingError, read_cpus
 from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.numa import affinity_of, on_cpus, plan_here
+from phalanx.multiprocessing.pidfd import has_ended
 
 pytestmark = pytest.mark.skipif(
     len(os.sched_getaffinity(0)) < 2, reason="a mask that is a part of another needs two CPUs"
@@ -93,11 +94,11 @@ def test_a_single_restart_has_the_cpus_of_the_first_life(tmp_path: Path) -> None
     )
     context.start()
     while not context.reap():
-        pass
+        assert has_ended(context.fileno(), 60)
     (tmp_path / "told.1").unlink()
     context.start_single(1, envs[1], logs.reify_single(1, envs[1]))
     while not context.reap():
-        pass
+        assert has_ended(context.fileno(), 60)
     context.close()
     assert read_cpus((tmp_path / "told.1").read_text().split(":")[1]) == {CPUS[1]}
     assert sorted(os.sched_getaffinity(0)) == CPUS

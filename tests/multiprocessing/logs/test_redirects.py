@@ -52,7 +52,7 @@ def test_an_exception_restores_the_stream_and_leaks_nothing(
     with pytest.raises(KeyError):
         fail()
     print("after")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
     assert (tmp_path / "log").read_text() == "inside\n"
     assert capfd.readouterr().out == "after\n"
 

@@ -518,9 +518,10 @@ def test_a_group_costs_no_descriptor_after_its_end(shells: Shells, tmp_path: Pat
             context_of(f"{tmp_path}/nothing", n=2).start()
 
     run()  # what is opened once for the whole process
-    before = set(os.listdir("/proc/self/fd"))
+    before = len(os.listdir("/proc/self/fd"))
     run()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    # Fewer are no matter: what another test of this process has left may end meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_other_children_are_left_to_those_who_started_them(shells: Shells) -> None:
@@ -585,10 +586,19 @@ def test_waiting_takes_no_processor_time(shells: Shells) -> None:
     context = shells("exec sleep 1000")
     context.start()
     context.wait(0.2)
-    before = resource.getrusage(resource.RUSAGE_THREAD)
-    assert context.wait(1.0) is None
-    after = resource.getrusage(resource.RUSAGE_THREAD)
+
+    def sleeps_and_seconds() -> tuple[int, float]:
+        before = resource.getrusage(resource.RUSAGE_THREAD)
+        assert context.wait(1.0) is None
+        after = resource.getrusage(resource.RUSAGE_THREAD)
+        return (
+            after.ru_nvcsw - before.ru_nvcsw,
+            after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        )
 
     # Of this thread alone, whatever else runs here. Looking each 0.1 s would be ten sleeps; a spin would be a second.
-    assert after.ru_nvcsw - before.ru_nvcsw < 8
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.25
+    # A busy machine adds to them now and then (a lock, a page that has to be fetched), a look each 0.1 s always does.
+    measured: list[tuple[int, float]] = []
+    while not any(sleeps < 8 and seconds < 0.25 for sleeps, seconds in measured):
+        assert len(measured) < 20, measured
+        measured.append(sleeps_and_seconds())

@@ -68,6 +68,9 @@ class Scripted:
 @asynccontextmanager
 async def scripted() -> AsyncIterator[Scripted]:
     """A server of this kind on a port of its own."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop.time, _Clock):  # before anybody keeps the method
+        loop.time = _Clock(loop)  # type: ignore[method-assign]
     service = Scripted()
     server = Server([service], codec=AnyCodec())
     await server.start("127.0.0.1", 0)
@@ -83,6 +86,34 @@ async def scripted() -> AsyncIterator[Scripted]:
 async def never(request: Any, stream: Stream[Any, Any]) -> None:
     """Never answer, as a frozen member."""
     await asyncio.Event().wait()
+
+
+class _Clock:
+    """The clock of a loop, which sets and looks at its timers by it; it can be put forward."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._true = loop.time
+        self.ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return self._true() + self.ahead_s
+
+
+def time_passes(seconds: float) -> None:
+    """Put the clock forward: limits of so many seconds are over, however fast or slow this machine is."""
+    clock = asyncio.get_running_loop().time
+    assert isinstance(clock, _Clock)
+    clock.ahead_s += seconds
+
+
+def silent_for(seconds: float) -> Script:
+    """Never answer; and so much time passes at once, so that a client with a generous limit need not be waited for."""
+
+    async def be_silent(request: Any, stream: Stream[Any, Any]) -> None:
+        time_passes(seconds)
+        await never(request, stream)
+
+    return be_silent
 
 
 async def reset(request: Any, stream: Stream[Any, Any]) -> None:

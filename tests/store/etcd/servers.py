@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.system.launch import two_free_ports
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.binary import find_etcd
@@ -26,20 +26,9 @@ FAST = ("--heartbeat-interval", "10", "--election-timeout", "100")
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has now. They come from below the range of outgoing connections, which would take them."""
-    found: list[int] = []
-    offset = int.from_bytes(os.urandom(2), "big")
-    for attempt in range(20_000):
-        port = 10_000 + (offset + attempt) % 20_000
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError("no free ports")
+    """Ports that nobody has now, nor takes soon: neighbours, two by two."""
+    pairs = [two_free_ports() for _ in range((count + 1) // 2)]
+    return [port for first in pairs for port in (first, first + 1)][:count]
 
 
 class Member:

@@ -22,6 +22,8 @@ from tests.store.etcd.scripted import (
     never,
     reset,
     scripted,
+    silent_for,
+    time_passes,
     until,
 )
 
@@ -32,17 +34,21 @@ from phalanx.store.etcd.store import EtcdV3Store
 from phalanx.store.port import Compacted, LeaseExpired, Refused, StoreReset, Unclear
 
 PATIENCE_S = 30
+# Of one attempt. Where it is meant to be in vain, the server lets that time pass.
+ATTEMPT_S = 30.0
+silent = silent_for(ATTEMPT_S)
 
 
 def on_servers(count: int, story: Callable[..., Awaitable[None]], **options: Any) -> None:
     """Run a story with a client and so many scripted servers, the first of which the client has chosen."""
 
     async def run() -> None:
-        async with asyncio.timeout(2 * PATIENCE_S):
+        # Servers may let the time of three attempts pass.
+        async with asyncio.timeout(2 * PATIENCE_S + 3 * ATTEMPT_S):
             async with scripted() as first, scripted() as second:
                 servers = [first, second][:count]
                 store = await open_etcd(
-                    [server.endpoint for server in servers], **{"attempt_s": 1.0, **options}
+                    [server.endpoint for server in servers], **{"attempt_s": ATTEMPT_S, **options}
                 )
                 servers.sort(key=lambda server: -len(server.requests))
                 assert len(servers[0].requests) == 1
@@ -62,7 +68,7 @@ def fails_with(status: Status, text: str) -> Callable[[Any, Stream[Any, Any]], A
 
 
 @pytest.mark.parametrize(
-    "script", [never, reset, fails_with(Status.UNAVAILABLE, "etcdserver: request timed out")]
+    "script", [silent, reset, fails_with(Status.UNAVAILABLE, "etcdserver: request timed out")]
 )
 def test_a_write_without_an_answer_is_sent_once_and_the_next_call_goes_elsewhere(script: Any) -> None:
     async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
@@ -80,7 +86,7 @@ def test_a_write_without_an_answer_is_sent_once_and_the_next_call_goes_elsewhere
 
 
 @pytest.mark.parametrize(
-    "script", [never, reset, fails_with(Status.UNAVAILABLE, "etcdserver: request timed out")]
+    "script", [silent, reset, fails_with(Status.UNAVAILABLE, "etcdserver: request timed out")]
 )
 def test_a_read_without_an_answer_is_asked_of_the_next_member(script: Any) -> None:
     async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
@@ -200,7 +206,7 @@ def test_a_renewal_goes_round_the_members_within_the_time_of_a_short_lease() -> 
         async def renew(request: Any, stream: Stream[Any, Any]) -> None:
             await stream.send_message(KEEP_ALIVE.reply(header=header(), TTL=3))
 
-        first.on(KEEP_ALIVE, never)
+        first.on(KEEP_ALIVE, silent)
         second.on(KEEP_ALIVE, renew)
         await store.renew(5)
         assert (len(first.asked(KEEP_ALIVE)), len(second.asked(KEEP_ALIVE))) == (1, 1)
@@ -212,7 +218,7 @@ def test_a_silent_renewal_moves_the_watches_too() -> None:
     async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
         for server in (first, second):
             server.on(WATCH, never)
-        first.on(KEEP_ALIVE, never)
+        first.on(KEEP_ALIVE, silent)
         store.watch("/t/", 5)
         await until(lambda: first.asked(WATCH))
         with pytest.raises(LeaseExpired):  # an answer without a ttl
@@ -220,14 +226,14 @@ def test_a_silent_renewal_moves_the_watches_too() -> None:
         await until(lambda: second.asked(WATCH))
         assert not second.asked(STATUS)
 
-    on_servers(2, story)
+    on_servers(2, story, pulse_s=1000.0)
 
 
 def test_a_watched_member_that_is_silent_is_asked_and_left_when_it_does_not_answer() -> None:
     async def story(store: EtcdV3Store, first: Scripted, second: Scripted) -> None:
         for server in (first, second):
             server.on(WATCH, never)
-        first.on(STATUS, never)
+        first.on(STATUS, silent)
         store.watch("/t/", 5)
         await until(lambda: second.asked(STATUS))
         assert [len(server.asked(WATCH)) for server in (first, second)] == [1, 1]
@@ -259,6 +265,8 @@ def test_a_failure_nobody_thought_of_does_not_end_the_watch_over_a_member(
 def test_an_empty_answer_is_no_answer() -> None:
     async def story(store: EtcdV3Store, server: Scripted) -> None:
         async def nothing(request: Any, stream: Stream[Any, Any]) -> None:
+            if len(server.asked(KEEP_ALIVE)) > 1:
+                time_passes(3 * ATTEMPT_S)  # all that a call may take
             await stream.send_initial_metadata()
             await stream.send_trailing_metadata(status=Status.OK)
 
@@ -357,20 +365,21 @@ def test_an_older_revision_than_before_is_another_store() -> None:
 
 def test_answers_that_overtake_one_another_are_no_sign_of_loss() -> None:
     async def story(store: EtcdV3Store, server: Scripted) -> None:
-        arrived = asyncio.Event()
+        arrived, overtaken = asyncio.Event(), asyncio.Event()
 
         async def turn_round(request: Any, stream: Stream[Any, Any]) -> None:
             if arrived.is_set():
                 await stream.send_message(TXN.reply(header=header(12), succeeded=True))
                 return
             arrived.set()
-            await asyncio.sleep(0.1)
+            await overtaken.wait()
             await stream.send_message(TXN.reply(header=header(11), succeeded=True))
 
         server.on(TXN, turn_round)
         first = asyncio.ensure_future(store.put("/t/", b""))
         await arrived.wait()
         assert await store.put("/t/", b"") == 12
+        overtaken.set()
         assert await first == 11
 
     on_servers(1, story)
@@ -405,7 +414,7 @@ def test_closing_ends_what_waits() -> None:
         for ended in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(ended, Unclear)
 
-    on_servers(1, story, attempt_s=PATIENCE_S)
+    on_servers(1, story)
 
 
 def test_a_cancelled_call_leaves_the_connection_usable() -> None:
@@ -422,4 +431,4 @@ def test_a_cancelled_call_leaves_the_connection_usable() -> None:
         await store.put("/t/", b"")
         assert len(server.asked(RANGE)) == 1
 
-    on_servers(1, story, attempt_s=PATIENCE_S)
+    on_servers(1, story)

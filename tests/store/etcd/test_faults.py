@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from tests.store.etcd.servers import FAST, Member, cluster, serving
@@ -35,9 +35,14 @@ async def eventually(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.1)
 
 
-async def create(store: EtcdV3Store, key: str, value: bytes) -> int:
+async def opened(members: Sequence[Member], **options: Any) -> EtcdV3Store:
+    """A client of these members, which serve already, but may be slow."""
+    return await eventually(lambda: open_etcd([member.endpoint for member in members], **options))
+
+
+async def create(store: EtcdV3Store, key: str, value: bytes, lease: int = 0) -> int:
     """Make a key, once, whatever becomes of attempts that were unclear. Its revision is returned."""
-    once = ((Compare(key, Field.VERSION, 0),), (Put(key, value),))
+    once = ((Compare(key, Field.VERSION, 0),), (Put(key, value, lease),))
     await eventually(lambda: store.transaction(*once))
     item = await eventually(lambda: store.get(key))
     assert item is not None
@@ -166,7 +171,7 @@ def can_lose_what_it_has() -> bool:
 def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze_in_turn() -> None:
     async def run() -> None:
         async with cluster(3, arguments=FAST) as members:
-            store = await open_etcd([member.endpoint for member in members])
+            store = await opened(members)
             load = Load(store)
             # A leader that waits for a processor for a tenth of a second is voted out: each call may be unclear.
             start = await create(store, COUNTER, b"0")
@@ -219,8 +224,7 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
 def test_a_watch_alone_leaves_a_frozen_member() -> None:
     async def run() -> None:
         async with cluster(3, arguments=FAST) as members:
-            endpoints = [member.endpoint for member in members]
-            watching, writing = await open_etcd(endpoints, pulse_s=0.5), await open_etcd(endpoints)
+            watching, writing = await opened(members, pulse_s=0.5), await opened(members)
             watch = watching.watch("/t/", 1 + await create(writing, "/t/", b""))
             for member in members:  # one of them is the one that it watches
                 member.freeze()
@@ -239,7 +243,7 @@ def test_a_watch_alone_leaves_a_frozen_member() -> None:
 def test_without_a_majority_calls_are_unclear_and_a_watch_goes_on_when_it_is_back() -> None:
     async def run() -> None:
         async with cluster(3, arguments=FAST) as members:
-            store = await open_etcd([member.endpoint for member in members])
+            store = await opened(members)
             start = await create(store, "/t/", b"0")
             watch = store.watch("/t/", start)
             assert (await anext(aiter(watch))).revision == start
@@ -268,17 +272,17 @@ def test_without_a_majority_calls_are_unclear_and_a_watch_goes_on_when_it_is_bac
 def test_a_restarted_server_is_gone_on_with() -> None:
     async def run() -> None:
         async with cluster(1, arguments=FAST) as [member]:
-            store = await open_etcd(member.endpoint)
-            lease = await store.grant(30)
-            start = await store.put("/t/", b"0", lease=lease)
+            store = await opened([member])
+            lease = await eventually(lambda: store.grant(60))
+            start = await create(store, "/t/", b"0", lease)
             watch = store.watch("/t/", start)
             member.kill()
             with pytest.raises(Unclear):
                 await store.get("/t/")
             member.start()
             await serving([member])
-            await store.renew(lease)
-            await store.put("/t/", b"1")
+            await eventually(lambda: store.renew(lease))
+            await eventually(lambda: store.put("/t/", b"1"))
             async with asyncio.timeout(PATIENCE_S):
                 assert [(await anext(aiter(watch))).changes[0].kv.value for _ in range(2)] == [b"0", b"1"]
             await store.close()
@@ -290,9 +294,9 @@ def test_a_restarted_server_is_gone_on_with() -> None:
 def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> None:
     async def run() -> None:
         async with cluster(1, arguments=FAST) as [member]:
-            store = await open_etcd(member.endpoint)
-            await store.put("/t/", b"")
-            start = await store.put("/t/", b"")
+            store = await opened([member])
+            await eventually(lambda: store.put("/t/", b""))
+            start = await eventually(lambda: store.put("/t/", b""))
             watch = store.watch("/t/", start + 1)
             member.kill()
             member.forget()
@@ -301,6 +305,8 @@ def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> 
             member.start()
             await serving([member])
             async with asyncio.timeout(PATIENCE_S):
+                with pytest.raises(StoreReset):
+                    await eventually(lambda: store.get("/t/"))  # once it has been seen, it is known for good
                 for call in (store.get("/t/"), store.put("/t/", b""), store.grant(5)):
                     with pytest.raises(StoreReset):
                         await call
@@ -308,8 +314,8 @@ def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> 
                     await anext(aiter(watch))
                 with pytest.raises(StoreReset):
                     await anext(aiter(store.watch("/t/", 1)))
-            other = await open_etcd(member.endpoint)
-            assert await other.get("/t/") is None
+            other = await opened([member])
+            assert await eventually(lambda: other.get("/t/")) is None
             await other.close()
             await store.close()
 

@@ -78,7 +78,7 @@ def test_tls_reaches_a_server_by_address_and_by_name(authority: Authority) -> No
     async def story(member: Member) -> None:
         port = member.endpoint.rpartition(":")[2]
         for endpoint in (member.endpoint, f"localhost:{port}"):
-            store = await open_etcd(endpoint, tls=True, ca_cert=authority.cert)
+            store = await open_etcd(endpoint, tls=True, ca_cert=authority.cert, attempt_s=PATIENCE_S)
             await store.put("/t/", b"1")
             assert store.source_address in ("127.0.0.1", "::1")
             await store.close()
@@ -91,9 +91,9 @@ def test_a_server_that_is_not_trusted_is_refused(authority: Authority, tmp_path:
 
     async def story(member: Member) -> None:
         with pytest.raises(Refused, match="certificate is not trusted"):
-            await open_etcd(member.endpoint, tls=True, ca_cert=stranger.cert)
+            await open_etcd(member.endpoint, tls=True, ca_cert=stranger.cert, attempt_s=PATIENCE_S)
         with pytest.raises(Refused, match="certificate is not trusted"):
-            await open_etcd(member.endpoint, tls=True)
+            await open_etcd(member.endpoint, tls=True, attempt_s=PATIENCE_S)
         with pytest.raises(Unclear):  # without TLS
             await open_etcd(member.endpoint, attempt_s=0.5)
 
@@ -109,7 +109,9 @@ def test_mutual_tls_needs_a_certificate_of_ours(authority: Authority) -> None:
 
     async def story(member: Member) -> None:
         for given in certificates:
-            store = await open_etcd(member.endpoint, tls=True, ca_cert=authority.cert, **given)
+            store = await open_etcd(
+                member.endpoint, tls=True, ca_cert=authority.cert, attempt_s=PATIENCE_S, **given
+            )
             await store.put("/t/", b"1")
             await store.close()
         with pytest.raises(Unclear, match="wants a certificate"):
@@ -153,7 +155,7 @@ def with_users(story: Callable[[Member], Awaitable[None]]) -> None:
 
     async def run() -> None:
         async with asyncio.timeout(2 * PATIENCE_S), cluster(1, arguments=FAST) as [member]:
-            session = await open_session(member.endpoint)
+            session = await open_session(member.endpoint, attempt_s=PATIENCE_S)
             for call, request in (
                 (ADD_ROLE, ADD_ROLE.request(name="root")),
                 (ADD_USER, ADD_USER.request(name="root", password="secret")),
@@ -169,7 +171,7 @@ def with_users(story: Callable[[Member], Awaitable[None]]) -> None:
 
 
 async def as_root(member: Member) -> EtcdV3Store:
-    return await open_etcd(member.endpoint, user="root", password="secret")
+    return await open_etcd(member.endpoint, user="root", password="secret", attempt_s=PATIENCE_S)
 
 
 def test_a_user_logs_in_and_others_are_refused() -> None:
@@ -179,18 +181,18 @@ def test_a_user_logs_in_and_others_are_refused() -> None:
         assert (await anext(aiter(store.watch("/t/", start)))).revision == start
         await store.close()
         with pytest.raises(Refused, match="user and a password"):
-            await open_etcd(member.endpoint)
+            await open_etcd(member.endpoint, attempt_s=PATIENCE_S)
         with pytest.raises(Refused, match="authentication failed"):
-            await open_etcd(member.endpoint, user="root", password="wrong")
+            await open_etcd(member.endpoint, user="root", password="wrong", attempt_s=PATIENCE_S)
         with pytest.raises(Refused, match="does not permit"):
-            await open_etcd(member.endpoint, user="guest", password="guest")
+            await open_etcd(member.endpoint, user="guest", password="guest", attempt_s=PATIENCE_S)
 
     with_users(story)
 
 
 def test_a_role_that_covers_the_keys_of_jobs_alone_is_enough() -> None:
     async def story(member: Member) -> None:
-        session = await open_session(member.endpoint, user="root", password="secret")
+        session = await open_session(member.endpoint, user="root", password="secret", attempt_s=PATIENCE_S)
         for call, request in (
             (ADD_ROLE, ADD_ROLE.request(name="jobs")),
             (GRANT_ROLE, GRANT_ROLE.request(user="guest", role="jobs")),
@@ -198,17 +200,23 @@ def test_a_role_that_covers_the_keys_of_jobs_alone_is_enough() -> None:
             await session.ask(call, request, is_repeatable=False)
         permission = ("role", "grant-permission", "jobs", "readwrite", "/phalanx/", "--prefix")
         as_root = ("--endpoints", member.endpoint, "--user", "root:secret")
+        patient = (
+            f"--dial-timeout={PATIENCE_S}s",
+            f"--command-timeout={PATIENCE_S}s",
+        )  # two and five seconds, else
         control = Path(find_etcd()).with_name("etcdctl")
         process = await asyncio.create_subprocess_exec(
-            control, *as_root, *permission, stdout=subprocess.DEVNULL
+            control, *as_root, *patient, *permission, stdout=subprocess.DEVNULL
         )
         assert await process.wait() == 0
         await session.close()
-        store = await open_etcd(member.endpoint, user="guest", password="guest")
+        store = await open_etcd(member.endpoint, user="guest", password="guest", attempt_s=PATIENCE_S)
         assert await store.put("/phalanx/job/a", b"1")
         await store.close()
         with pytest.raises(Refused, match="does not permit"):
-            await open_etcd(member.endpoint, user="guest", password="guest", prefix="/elsewhere")
+            await open_etcd(
+                member.endpoint, user="guest", password="guest", prefix="/elsewhere", attempt_s=PATIENCE_S
+            )
 
     with_users(story)
 
@@ -238,7 +246,7 @@ def test_a_watch_that_is_not_permitted_is_refused() -> None:
     async def story(member: Member) -> None:
         root = await as_root(member)
         await root.close()
-        session = await open_session(member.endpoint, user="root", password="secret")
+        session = await open_session(member.endpoint, user="root", password="secret", attempt_s=PATIENCE_S)
         store = EtcdV3Store(session)
         session._user, session._password, session._token = (
             "guest",
