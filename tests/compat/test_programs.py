@@ -37,9 +37,9 @@ accelerator = Accelerator(cpu=True)
 mine = torch.tensor([float(accelerator.process_index + 1)])
 tell(sum=accelerator.reduce(mine, "sum").item(), world=accelerator.num_processes,
      backend=torch.distributed.get_backend())
+accelerator.wait_for_everyone()  # or the other rank is stopped before it has told
 if "--fail=" + os.environ["TORCHELASTIC_RESTART_COUNT"] in sys.argv and accelerator.process_index == 1:
     raise ValueError("no data for this rank")
-accelerator.wait_for_everyone()
 accelerator.end_training()
 """
 WITH_FABRIC = f"""
@@ -50,9 +50,9 @@ fabric = Fabric()
 mine = torch.tensor([float(fabric.global_rank + 1)])
 tell(sum=fabric.all_reduce(mine, reduce_op="sum").item(), world=fabric.world_size,
      backend=torch.distributed.get_backend())
+fabric.barrier()  # or the other rank is stopped before it has told
 if "--fail" in sys.argv and fabric.global_rank == 1:
     raise ValueError("no data for this rank")
-fabric.barrier()
 """
 ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
 FABRIC = (
@@ -127,9 +127,9 @@ def train(fail):
     mine = torch.tensor([float(accelerator.process_index + 1)])
     total = accelerator.reduce(mine, "sum").item()
     tell(sum=total, world=accelerator.num_processes, backend=torch.distributed.get_backend())
+    accelerator.wait_for_everyone()  # or the other rank is stopped before it has told
     if fail and accelerator.process_index == 1:
         raise ValueError("no data for this rank")
-    accelerator.wait_for_everyone()
 
 if __name__ == "__main__":
     port = sys.argv.pop(1)

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.examples.training import DDP, Training, events, pids, wait_event
+from tests.examples.training import DDP, Training, events, held, wait_asked, wait_event
 from tests.system.launch import TORCHRUN
-from tests.system.machines import SHORT_LEASE, Network, c10d
+from tests.system.machines import FIRM_LEASE, Network, c10d
 
 Make = Callable[..., Training]
 
@@ -87,7 +87,7 @@ def test_a_worker_is_killed_and_later_the_agent(training: Make, undisturbed: Tra
     job = training(DDP, *ALL, gates=(50, 90))
     agent = job.start("--nproc-per-node", 2, "--max-restarts", 1)
     agent.told("held", 2)
-    os.kill(pids(agent)[0], signal.SIGKILL)
+    os.kill(held(agent, 50, 0), signal.SIGKILL)
     wait_event(agent, "restart_decided")
     job.open(50)
     agent.told("held", 4)
@@ -106,18 +106,17 @@ def test_nodes_come_and_go_and_die_and_return(
     n1, n2 = network.host(1), network.host(2)
     job = training(DDP, *ALL, gates=(30, 70, 90, 110))
     options = (
-        *c10d(n1, "1:2", **SHORT_LEASE),
+        *c10d(n1, "1:2", **FIRM_LEASE),
         *("--nproc-per-node", 2, "--max-restarts", 1, "--warn-before", "300s", "--shutdown-timeout", 5),
     )
     first = job.start_on(n1, network, *options)
     first.until("held", step=30, world=2)
 
     second = job.start_on(n2, network, *options)  # from two workers to four
-    wait_event(first, "stop_began")
+    wait_asked(first, 30, 0, 1)
     job.open(30)
 
-    second.until("held", step=70, world=4)
-    os.kill(pids(second)[3], signal.SIGKILL)  # a worker of the second node
+    os.kill(held(second, 70, 3), signal.SIGKILL)  # a worker of the second node
     wait_event(first, "restart_decided", count=2)
     job.open(70)
 
@@ -130,7 +129,7 @@ def test_nodes_come_and_go_and_die_and_return(
     first.until("held", step=110, world=2)
     n2.plug_cable()
     again = job.start_on(n2, network, *options)
-    wait_event(first, "stop_began", count=4)
+    wait_asked(first, 110, 0, 1)
     job.open(110)
 
     assert job.end_of(first) == 0, first.so_far()

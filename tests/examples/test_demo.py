@@ -21,13 +21,18 @@ from phalanx.events import job
 
 DEMO = Path(__file__).parents[2] / "examples/demo.py"
 SHORT = ("--steps", "120", "--at-step", "70", "--step-seconds", "0.02")
+# The demo looks at its job ten times a second: one that is late would find it at its end, with nobody left to kill.
+WAITS_FOR_THE_KILL = {
+    "PYTHONPATH": str(Path(__file__).parent / "worker_side"),
+    "BLACK_BOX_LAST_STEP": "110",
+}
 
 
 def test_a_pipe_gets_plain_lines_and_the_same_loss_as_without_a_kill(tmp_path: Path) -> None:
     token = f"PHALANX_DEMO_{uuid.uuid4().hex}"
     done = subprocess.run(
         [sys.executable, DEMO, *SHORT],
-        env={**os.environ, "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token},
+        env={**os.environ, **WAITS_FOR_THE_KILL, "TMPDIR": str(tmp_path), "BLACK_BOX_TOKEN": token},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -83,7 +88,7 @@ def test_a_later_start_of_workers_is_not_the_restart_after_the_loss(
 def test_a_terminal_gets_a_picture_that_changes_in_place(
     columns: int, is_plain: bool, tmp_path: Path
 ) -> None:
-    env = {**os.environ, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)}
+    env = {**os.environ, **WAITS_FOR_THE_KILL, "TERM": "xterm-256color", "TMPDIR": str(tmp_path)}
     env.pop("NO_COLOR", None)
     if is_plain:
         env["NO_COLOR"] = "1"
@@ -105,6 +110,7 @@ def test_a_terminal_gets_a_picture_that_changes_in_place(
         demo.expect("the same, to the")
         demo.expect(pexpect.EOF)
         shown = demo.before
+        demo.wait()  # what is at its end is hung up otherwise
     assert demo.exitstatus == 0, shown
     coloured = re.compile(r"\x1b\[[\d;]*3\dm")
     assert shown is not None
@@ -123,6 +129,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
         demo.sendintr()
         demo.expect("interrupted; the job was stopped, and nothing of it is left")
         demo.expect(pexpect.EOF)
+        demo.wait()
     assert demo.exitstatus == 128 + signal.SIGINT
     assert not survivors_with(token)
     assert not list(tmp_path.iterdir())

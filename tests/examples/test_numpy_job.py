@@ -12,9 +12,18 @@ from collections.abc import Callable
 
 import pytest
 from tests.examples.conftest import STEPS
-from tests.examples.training import NUMPY, Training, assert_close, assert_same, events, pids, wait_event
+from tests.examples.training import (
+    NUMPY,
+    Training,
+    assert_close,
+    assert_same,
+    events,
+    held,
+    wait_asked,
+    wait_event,
+)
 from tests.system.launch import two_free_ports
-from tests.system.machines import SHORT_LEASE, Network, c10d, meeting
+from tests.system.machines import FIRM_LEASE, TOGETHER, Network, c10d, meeting
 
 Make = Callable[..., Training]
 Undisturbed = Callable[[int], Training]
@@ -39,7 +48,7 @@ def test_a_worker_is_killed(rank: int, training: Make, undisturbed: Undisturbed)
     job = training(NUMPY, *ALL, gates=(50,))
     agent = job.start("--nproc-per-node", 3, "--max-restarts", 1)
     agent.told("held", 3)
-    os.kill(pids(agent)[rank], signal.SIGKILL)
+    os.kill(held(agent, 50, rank), signal.SIGKILL)
     wait_event(agent, "restart_decided")
     job.open(50)
     assert agent.wait() == 0, agent.so_far()
@@ -72,8 +81,7 @@ def test_workers_are_killed_again_and_again(training: Make, undisturbed: Undistu
     job = training(NUMPY, *ALL, gates=gates)
     agent = job.start("--nproc-per-node", 2, "--max-restarts", len(gates))
     for number, gate in enumerate(gates):
-        agent.until("held", step=gate, rank=number % 2)
-        os.kill(pids(agent)[number % 2], signal.SIGKILL)
+        os.kill(held(agent, gate, number % 2), signal.SIGKILL)
         wait_event(agent, "restart_decided", count=number + 1)
         job.open(gate)
     assert agent.wait() == 0, agent.so_far()
@@ -101,7 +109,7 @@ def test_a_job_that_is_told_to_stop_saves_and_leaves_and_does_no_step_twice(
     agent = job.start("--nproc-per-node", 2, "--warn-before", "60s")
     agent.told("held", 2)
     agent.send(signal.SIGTERM)
-    wait_event(agent, "stop_began")
+    wait_asked(agent, 50, 0, 1)
     job.open(50)
     assert agent.wait() == 128 + signal.SIGTERM, agent.so_far()
     saved = events(agent, "checkpoint_saved")[-1]["step"]
@@ -119,6 +127,7 @@ def test_who_sends_sigusr1_gets_a_checkpoint_and_training_goes_on(
     agent.told("held", 2)
     agent.send(signal.SIGUSR1)
     wait_event(agent, "signal_passed_on", signal=signal.SIGUSR1)
+    wait_asked(agent, 50, 0, 1)
     job.open(50)
     agent.told("held", 4)
     assert 50 <= wait_event(agent, "checkpoint_saved", count=3)["step"] < 58
@@ -165,9 +174,8 @@ def test_a_worker_of_the_second_node_is_killed(training: Make, undisturbed: Undi
     nodes = [job.start(*options, "--node-rank", rank) for rank in (0, 1)]
     for node in nodes:
         node.told("held", 2)
-    second = max(nodes, key=lambda node: max(pids(node)))
-    assert max(pids(second)) == 3
-    os.kill(pids(second)[3], signal.SIGKILL)
+    (last,) = [event for node in nodes for event in node.told("held") if event.rank == 3]
+    os.kill(last.pid, signal.SIGKILL)
     for node in nodes:
         wait_event(node, "restart_decided")
     job.open(50)
@@ -185,11 +193,12 @@ def test_a_node_joins_and_another_leaves_and_no_step_is_done_twice(
     first = job.start(*options)
     first.told("held", 2)
     second = job.start(*options)
-    wait_event(first, "stop_began")
+    wait_asked(first, 30, 0, 1)
     job.open(30)
     first.until("held", step=70, world=4)
     second.send(signal.SIGTERM)
-    wait_event(first, "stop_began", count=2)
+    wait_asked(first, 70, 0, 1)
+    wait_asked(second, 70, 2, 3)
     job.open(70)
     assert second.wait() == 128 + signal.SIGTERM, second.so_far()
     assert first.wait() == 0, first.so_far()
@@ -206,7 +215,7 @@ def test_a_node_loses_its_power_and_comes_back(
     n1, n2 = network.host(1), network.host(2)
     job = training(NUMPY, *ALL, gates=(50, 90))
     options = (
-        *c10d(n1, "1:2", last_call_timeout=8, **SHORT_LEASE),
+        *c10d(n1, "1:2", **TOGETHER, **FIRM_LEASE),
         "--nproc-per-node",
         2,
         "--warn-before",
@@ -222,7 +231,7 @@ def test_a_node_loses_its_power_and_comes_back(
     first.until("held", step=90, world=2)
     n2.plug_cable()
     again = job.start_on(n2, network, *options)
-    wait_event(first, "stop_began", count=2)
+    wait_asked(first, 90, 0, 1)
     job.open(90)
     assert first.wait() == 0, first.so_far()
     assert again.wait() == 0, again.so_far()

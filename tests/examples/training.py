@@ -186,8 +186,16 @@ def wait_until(job: Job, is_true: Callable[[], bool], awaited: str) -> None:
         time.sleep(0.02)
 
 
-def pids(job: Job) -> dict[int, int]:
-    """The processes of this node's workers by global rank, in the round that began last."""
-    settled = events(job, "round_settled")[-1]
-    started = wait_event(job, "workers_started", round=settled["round"])
-    return {settled["ranks"][int(local_rank)]: pid for local_rank, pid in started["pids"].items()}
+def held(job: Job, step: int, rank: int) -> int:
+    """Wait until this rank is held at this step; its process."""
+    return job.until("held", step=step, rank=rank).pid
+
+
+def wait_asked(job: Job, step: int, *ranks: int) -> None:
+    """Wait until all of these, which are held at this step, know that they are to save or to leave.
+
+    What the agent tells does not show that: it says what it does before it does so. Who went on without knowing might
+    come to any step.
+    """
+    for rank in ranks:
+        job.until("asked", step=step, rank=rank)

@@ -457,7 +457,7 @@ def test_torchelastics_own_handler_drives_our_agents() -> None:
     )
 
     async def story() -> None:
-        store = HashStore()
+        store, limits = HashStore(), RendezvousTimeout(last_call=timedelta(seconds=1))
         # Its shared store needs TCP, and finds no port in a HashStore; with this it tells where rank 0 is instead.
         monkeypatch = pytest.MonkeyPatch()
         monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
@@ -470,12 +470,14 @@ def test_torchelastics_own_handler_drives_our_agents() -> None:
                 min_nodes=1,
                 max_nodes=2,
                 local_addr="127.0.0.1",
-                timeout=RendezvousTimeout(last_call=timedelta(seconds=1)),
+                timeout=limits,
             )
 
         try:
             a = Agent("a", make, nproc=2, max_restarts=1)
             assert (await a.round(1)).world_size == 2
+            # From here on both are waited for: its nodes look once a second, and would come too late at times.
+            limits._set_timeouts(last_call=timedelta(seconds=PATIENCE_S))
             b = Agent("b", make, nproc=1, max_restarts=1)
             rounds = [await a.round(2), await b.round(1)]
             assert {(one.number, one.world_size, one.restart_count) for one in rounds} == {(2, 3, 0)}
