@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import threading
 import time
@@ -154,6 +155,29 @@ def test_a_signal_reaches_the_job_and_the_programs_handlers_are_back(house: Hous
         assert not took
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.system
+def test_no_signal_goes_to_a_thread_that_cannot_wake_the_one_that_waits(house: House) -> None:
+    script = house.script(GRACEFUL)
+    agent = house.start("--standalone", script)
+    blocked: list[int] = []
+
+    def act() -> None:
+        house.hear("ready")
+        while not (found := [one for one in threading.enumerate() if one.name == "phalanx-signals"]):
+            time.sleep(0.01)  # nobody waits yet
+        status = Path(f"/proc/self/task/{found[0].native_id}/status").read_text()
+        (mask,) = re.findall(r"^SigBlk:\s+(\w+)$", status, re.MULTILINE)
+        blocked.extend(number for number in (1, 2, 10, 12, 15) if int(mask, 16) >> (number - 1) & 1)
+        agent.stop()
+
+    stopper = threading.Thread(target=act, daemon=True)
+    stopper.start()
+    wait_in_foreground(agent, house.options("--standalone", script))
+    stopper.join()
+    assert blocked == [1, 2, 10, 12, 15]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()), "the program hears them"
 
 
 @pytest.mark.system
