@@ -114,8 +114,9 @@ class Node:
             await self._channel.start()
             self._driver.post(JobBegan())
             verdict = await self._driver.ended
-            is_orderly, said = await self._close(), self._last_words(verdict)
-            return Ended(verdict.exit_code, said, is_orderly, handled, verdict, self._is_told_to_stop)
+            is_orderly = await self._close()
+            last_words = self._last_words(verdict)
+            return Ended(verdict.exit_code, last_words, is_orderly, handled, verdict, self._is_told_to_stop)
         finally:
             self._unwatch()
             await self._channel.close()
@@ -170,12 +171,8 @@ class Node:
             self._driver,
             self._keeper,
             self._console,
-            channel_path=channel_path,
+            channel=self._channel,
             on_round=self._on_round,
-            connected=lambda: self._channel.connected,
-            deaf=lambda: self._channel.deaf,
-            hear_out=self._channel.hear_out,
-            on_exit=self._channel.wills.worker_ended,
             on_timers=None if self._observer is None else self._observer.timers_moved,
         )
         own: dict[type, Callable[[Any], None]] = {

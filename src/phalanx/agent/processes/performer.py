@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.channel.messages import ExceptionRecorded
+from phalanx.agent.channel.server import ChannelServer
 from phalanx.agent.driver import Driver
 from phalanx.agent.events import CollectEvidence, EvidenceCollected, PassOn
 from phalanx.agent.evidence.collect import Evidence
@@ -52,8 +53,8 @@ HELD_S = 0.1  # how soon a worker that a debugger holds is looked at again
 class Processes:
     """``perform`` maps each command to what does it. ``on_round`` is called before the workers of a round start.
 
-    ``connected`` tells which local ranks hear over their channel that they are being stopped, ``deaf`` which of them
-    SIGTERM does not end though nothing is to be waited for; ``hear_out`` waits for the last words of those that ended.
+    ``channel`` is that of the workers: who hears there that it is being stopped needs no signal that says it, who is
+    deaf to SIGTERM is ended otherwise, and the last words of those that ended belong to their evidence.
     """
 
     def __init__(
@@ -63,24 +64,16 @@ class Processes:
         keeper: Keeper,
         console: Console,
         *,
-        channel_path: str,
+        channel: ChannelServer,
         on_round: Callable[[Round], None],
-        connected: Callable[[], Collection[int]],
-        deaf: Callable[[], Collection[int]],
-        hear_out: Callable[[Collection[int]], Awaitable[None]],
-        on_exit: Callable[[int, int], None],
         on_timers: Callable[[], None] | None = None,
     ) -> None:
         self._spec = spec
         self._driver = driver
         self._keeper = keeper
         self._console = console
-        self._channel_path = channel_path
+        self._channel = channel
         self._on_round = on_round
-        self._connected = connected
-        self._deaf = deaf
-        self._hear_out = hear_out
-        self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.tree = ProcessTree(spec.job_token, spare=(keeper.pid,), include_own_children=spec.adopts_orphans)
         self.workers: Workers | None = None
@@ -158,7 +151,7 @@ class Processes:
             self._say_who_has_the_terminal(command.round)
         try:
             workers = Workers(
-                self._spec, command.round, self._channel_path, keeper=self._keeper, tree=self.tree
+                self._spec, command.round, self._channel.path, keeper=self._keeper, tree=self.tree
             )
             self.workers = workers
             if root := self._spec.logs.temporary_root:
@@ -206,7 +199,7 @@ class Processes:
                 self._spec.restore_terminal()
             self._not_warned -= codes.keys()
             for local_rank, code in codes.items():
-                self._on_exit(local_rank, code)
+                self._channel.wills.worker_ended(local_rank, code)
             self._driver.post(WorkersExited(codes))
         elif (fd := self.workers.fileno()) in self._watched:
             # Ended, and not to be reaped yet: a debugger holds it. Look again soon instead of all the time.
@@ -230,7 +223,7 @@ class Processes:
         if self.workers is None:
             return
         if command.signal == signal.SIGTERM:
-            for local_rank in self._deaf():  # as the default action of SIGTERM would
+            for local_rank in self._channel.deaf:  # as the default action of SIGTERM would
                 self.workers.send_to(local_rank, signal.SIGKILL)
         self.workers.send_signal(command.signal)
 
@@ -261,7 +254,7 @@ class Processes:
     def _say_not_warned(self) -> None:
         if self._naming is not None:
             self._naming.cancel()  # it names who is not warned of now, and may be later
-        left_out, self._not_warned = self._not_warned - set(self._connected()), set()
+        left_out, self._not_warned = self._not_warned - set(self._channel.connected), set()
         if left_out:
             self._console.say(not_passed(self._warned_by, left_out))
 
@@ -270,7 +263,7 @@ class Processes:
             return
         left_out = set(self.workers.pass_on(command.signal))
         if command.signal in ASK_FOR_CHECKPOINT:
-            left_out -= set(self._connected())  # they are told, and may look for it
+            left_out -= set(self._channel.connected)  # they are told, and may look for it
         if left_out:
             self._console.say(not_passed(command.signal, left_out))
 
@@ -288,7 +281,7 @@ class Processes:
 
     async def drained(self, workers: Workers, exits: Iterable[Exit]) -> bool:
         """Wait for the last words and lines of ended workers, as long as there is time for it."""
-        await self._hear_out({one.local_rank for one in exits})
+        await self._channel.hear_out({one.local_rank for one in exits})
         return await workers.drain(DRAIN_BETWEEN_ROUNDS_S)
 
     def failures(self, exits: Iterable[Exit]) -> tuple[Failure, ...]:
