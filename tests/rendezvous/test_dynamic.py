@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import socket
 import threading
 import time
@@ -16,6 +18,7 @@ from tests.compat.marks import shows_names
 from tests.rendezvous.backends import Cell, CellBackend
 from tests.rendezvous.halls import Values
 
+from phalanx.records import changed
 from phalanx.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -25,6 +28,8 @@ from phalanx.rendezvous import (
     RendezvousTimeoutError,
 )
 from phalanx.rendezvous.dynamic import DynamicRendezvousHandler, RendezvousTimeout, create_handler
+from phalanx.rendezvous.stored import Phase
+from phalanx.store.port import Store
 
 PATIENCE_S = 60.0
 # Twice as long as between two looks at a backend: a node that is told of a round comes in time for it.
@@ -64,6 +69,99 @@ class Job:
 
     def met(self, *handlers: DynamicRendezvousHandler) -> list[RendezvousInfo]:
         return [one.result(PATIENCE_S) for one in self.meet(*handlers)]
+
+    def taken_in(
+        self, member: DynamicRendezvousHandler, late: Future[RendezvousInfo]
+    ) -> tuple[RendezvousInfo, RendezvousInfo]:
+        """What ``member`` and one that waits hear of the round in which they meet.
+
+        A member that is told of somebody asks for another round. Who is too late for that one's last call waits on, and
+        the member is told again.
+        """
+        while True:
+            until(member.num_nodes_waiting)
+            [info] = self.met(member)
+            until(lambda: late.done() or member.num_nodes_waiting())
+            if late.done():
+                return info, late.result()
+
+    def looks_when(self, key: str, handler: DynamicRendezvousHandler) -> None:
+        """Let the join timeout of a node that waits be over only when the backend has its key under this name.
+
+        However short that timeout is: what is shown is what comes after it.
+        """
+        seat = handler._seat
+        node_id, look = seat._settings.node_id, seat._who_is_here
+
+        async def who_is_here() -> tuple[str, bool]:
+            while not re.search(rf"{key}/[^\"]*{node_id}".encode(), self.cell.value or b""):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return await look()
+
+        setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
+
+    def looks_in(
+        self, phase: Phase, spare: DynamicRendezvousHandler, *, then_s: float = PATIENCE_S
+    ) -> list[bool]:
+        """Let the join timeout of a spare be over only when the present round is in this phase, and last ``then_s``
+        from then on. What it hears each time that it asks whether it is a spare is in the list.
+        """
+        seat, answers = spare._seat, list[bool]()
+        look, ask = seat._who_is_here, seat._is_spare
+
+        async def is_in_phase(store: Store) -> bool:
+            record, _ = await seat._membership(store)
+            return record is not None and record.phase is phase
+
+        async def who_is_here() -> tuple[str, bool]:
+            while not await seat._ask(is_in_phase):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            # A node that has its own life by now; this is for how long the seat waits for a last call.
+            seat._settings = changed(seat._settings, last_call_s=0.1, ttl_s=0.1)
+            seat._join_s = then_s
+            return await look()
+
+        async def is_spare(store: Store) -> bool:
+            answers.append(await ask(store))
+            return answers[-1]
+
+        seat._join_s = 0.1
+        setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
+        setattr(seat, "_is_spare", is_spare)  # noqa: B010
+        return answers
+
+    def has_come(self, handler: DynamicRendezvousHandler) -> bool:
+        """Whether the backend knows that this node is here."""
+        key = rf"here/[^\"]*{handler._seat._settings.node_id}"
+        return re.search(key.encode(), self.cell.value or b"") is not None
+
+    def impatient(self, spare: DynamicRendezvousHandler) -> threading.Event:
+        """Let a node's join timeout be short until it has passed twice, which sets the event, and long after that.
+
+        Whenever it is over the node asks whether it is a spare, and it is none while the round is being formed that
+        takes it in.
+        """
+        seat, has_waited, answers = spare._seat, threading.Event(), list[bool]()
+        self.looks_when("here", spare)
+        look, ask = seat._who_is_here, seat._is_spare
+
+        async def who_is_here() -> tuple[str, bool]:
+            found = await look()
+            # A node that has its own life by now; this is for how long the seat waits for a last call.
+            seat._settings = changed(seat._settings, last_call_s=0.1, ttl_s=0.1)
+            return found
+
+        async def is_spare(store: Store) -> bool:
+            answers.append(await ask(store))
+            if len(answers) == 2:
+                seat._join_s = PATIENCE_S
+                has_waited.set()
+            return answers[-1]
+
+        seat._join_s = 0.5
+        setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
+        setattr(seat, "_is_spare", is_spare)  # noqa: B010
+        return has_waited
 
 
 @contextmanager
@@ -129,7 +227,7 @@ def test_a_newcomer_is_seen_and_taken_in() -> None:
         [late] = found.meet(b)
         until(a.num_nodes_waiting)
         assert a.num_nodes_waiting() == 1
-        [first], second = found.met(a), late.result(PATIENCE_S)
+        first, second = found.taken_in(a, late)
         assert (first.rank, second.rank, first.world_size) == (0, 1, 2)
         assert a.num_nodes_waiting() == 0
 
@@ -155,9 +253,7 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_told() -> None:
         a, b = found.node(), found.node(keep_alive_max_attempt=2, before_call=before_call)
         found.met(a)
         [late] = found.meet(b)  # after the last call for certain, where it waits until it is seen
-        until(a.num_nodes_waiting)
-        found.met(a)
-        late.result(PATIENCE_S)
+        found.taken_in(a, late)
         cut.set()
         until(a.num_nodes_waiting)
         [info] = found.met(a)
@@ -165,19 +261,61 @@ def test_a_node_that_falls_silent_is_lost_and_the_others_are_told() -> None:
         until(b.num_nodes_waiting)  # its workers, too, must stop
         cut.clear()
         [back] = found.meet(b)
-        until(a.num_nodes_waiting)
-        assert {info.world_size for info in (*found.met(a), back.result(PATIENCE_S))} == {2}
+        assert {info.world_size for info in found.taken_in(a, back)} == {2}
 
 
 def test_a_spare_waits_without_limit_and_steps_in_for_a_node_that_leaves() -> None:
-    with job(1, 1, join=1) as found:
-        a, b = found.node(keep_alive_max_attempt=2), found.node()
+    with job(1, 1) as found:
+        a, b = found.node(), found.node()
         found.met(a)
+        has_waited = found.impatient(b)
         [spare] = found.meet(b)
-        with pytest.raises(TimeoutError):
-            spare.result(3)
+        until(has_waited.is_set)
+        assert not spare.done()
         a._seat.leave(PATIENCE_S)  # as a process that is told to stop: the job goes on
         assert spare.result(PATIENCE_S).world_size == 1
+
+
+def test_a_spare_whose_time_is_over_while_a_round_is_formed_anew_waits_for_that_round() -> None:
+    with job(2, 2) as found:
+        a, b, c = found.node(), found.node(), found.node()
+        found.met(a, b)
+        answers = found.looks_in(Phase.JOINING, c)
+        [spare] = found.meet(c)
+        until(lambda: found.has_come(c))
+        for member in (a, b):
+            member._seat.leave(PATIENCE_S)
+        until(lambda: answers)
+        assert answers == [False]
+        infos = [*found.met(found.node()), spare.result(PATIENCE_S)]
+        assert sorted(info.rank for info in infos) == [0, 1]
+
+
+def test_a_spare_whose_time_is_over_while_a_round_is_ended_waits_for_the_next() -> None:
+    with job(2, 2) as found:
+        a, b, c = found.node(), found.node(), found.node()
+        found.met(a, b)
+        answers = found.looks_in(Phase.COLLECTING, c)
+        [spare] = found.meet(c)
+        until(lambda: found.has_come(c))
+        a._seat.leave(PATIENCE_S)
+        until(lambda: answers)  # and b has not stopped its workers
+        infos = [*found.met(b), spare.result(PATIENCE_S)]
+        assert sorted(info.rank for info in infos) == [0, 1]
+
+
+def test_a_spare_waits_for_a_round_that_is_formed_anew_no_longer_than_others_would() -> None:
+    with job(2, 2) as found:
+        a, b, c = found.node(), found.node(), found.node()
+        found.met(a, b)
+        answers = found.looks_in(Phase.JOINING, c, then_s=0.5)
+        [spare] = found.meet(c)
+        until(lambda: found.has_come(c))
+        for member in (a, b):
+            member._seat.leave(PATIENCE_S)
+        with pytest.raises(RendezvousTimeoutError, match=r"of 2 nodes are ready .+, after 0\.5 s"):
+            spare.result(PATIENCE_S)
+        assert answers == [False, False]
 
 
 # Ends
@@ -206,12 +344,13 @@ def test_closing_ends_the_wait_of_the_others() -> None:
 
 
 def test_a_spare_that_was_not_needed_is_told_so_and_that_is_no_failure() -> None:
-    with job(1, 1, join=1) as found:
+    with job(1, 1) as found:
         a, b = found.node(), found.node()
         found.met(a)
+        has_waited = found.impatient(b)
         [spare] = found.meet(b)
-        with pytest.raises(TimeoutError):
-            spare.result(2)
+        until(has_waited.is_set)
+        assert not spare.done()
         a.set_closed()
         with pytest.raises(RendezvousGracefulExitError):
             spare.result(PATIENCE_S)
@@ -242,6 +381,7 @@ def test_shutting_down_closes_and_leaves_no_thread() -> None:
 def test_too_few_nodes_are_named_when_the_join_timeout_is_over_and_may_try_again() -> None:
     with job(2, 2, join=1) as found:
         a = found.node()
+        found.looks_when("joined", a)
         with pytest.raises(
             RendezvousTimeoutError, match=r"1 of 2 nodes are ready \(.+\); 1 more needed, after 1 s"
         ):
@@ -258,9 +398,14 @@ def test_a_backend_that_cannot_be_reached_is_a_lost_connection_when_the_time_is_
 
     with job(1, 1, join=0.2, close=0.2) as found:
         handler = found.node(before_call=before_call)
-        for call in (handler.next_rendezvous, handler.is_closed, handler.set_closed):
+        with pytest.raises(RendezvousConnectionError, match="no route"):
+            handler.next_rendezvous()
+        handler._seat._ask_s = 2.0  # long enough to hear why: the reason is that of an answer which has come
+        calls = [found.threads.submit(call) for call in (handler.is_closed, handler.set_closed)]
+        for call in calls:
             with pytest.raises(RendezvousConnectionError, match="no route"):
-                call()
+                call.result(PATIENCE_S)
+        handler._seat._ask_s = 0.2
         assert not handler.shutdown()
 
 

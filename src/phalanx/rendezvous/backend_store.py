@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.rendezvous.backend import RendezvousBackend
@@ -178,11 +178,10 @@ class BackendStore(Store):
                 async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
             self._wake.clear()
-            silent = self._silent_leases()
-            if not (self._requests or self._watches or silent):
+            if not (self._requests or self._watches or self._silent_leases()):
                 continue
             try:
-                await self._exchange(silent)
+                await self._exchange()
                 self._is_deaf = False
             except Damaged as error:
                 self._give_up(Refused(f"{self._subject} holds no store of ours: {error}."))
@@ -218,9 +217,11 @@ class BackendStore(Store):
 
     # Exchanges with the backend
 
-    async def _exchange(self, silent: Mapping[int, int]) -> None:
+    async def _exchange(self) -> None:
         self._load(await self._calls.start(self._backend.get_state))
         self._update_watches()
+        # Not before the answer: a call that hung is an outage as one that failed is, and its time is forgiven.
+        silent = self._silent_leases()
         pause_s = COLLISION_PAUSE_S
         while (requests := self._waiting()) or silent:
             trial = self._state.attempt(requests, silent, secrets.token_hex(8))

@@ -143,17 +143,31 @@ class Seat:
                 await self._stand_up(self._ask_s)
 
     async def _patiently(self, waiting: asyncio.Future[Round]) -> Round:
-        """Wait as long as the join timeout allows; a spare waits for ever, and a last call is waited for."""
+        """Wait as long as the join timeout allows; a spare waits for ever, and a last call is waited for.
+
+        To a spare each round that may take it in is a new wait: that it waited before was no fault of that round.
+        """
         done, _ = await asyncio.wait([waiting], timeout=self._join_s)
         if not done:
             text, is_last_call = await self._who_is_here()
+            last_call_s = self._settings.last_call_s + self._settings.ttl_s
             if is_last_call:
-                patience_s = self._settings.last_call_s + self._settings.ttl_s
-                done, _ = await asyncio.wait([waiting], timeout=patience_s)
+                done, _ = await asyncio.wait([waiting], timeout=last_call_s)
+            was_spare, hope = False, None
             while not done:
-                if not await self._ask(self._is_spare):
-                    raise RendezvousTimeoutError(f"{text}, after {self._join_s:g} s (join timeout)")
-                done, _ = await asyncio.wait([waiting], timeout=self._join_s)
+                patience_s = self._join_s
+                if await self._ask(self._is_spare):
+                    was_spare = True
+                else:
+                    number, follows_its_wait = await self._ask(self._present_round)
+                    has_hope = waiting.done() or (number != hope and (was_spare or follows_its_wait))
+                    if not has_hope:
+                        if hope is not None:
+                            text, _ = await self._who_is_here()  # others may have come and gone since
+                        raise RendezvousTimeoutError(f"{text}, after {self._join_s:g} s (join timeout)")
+                    was_spare, hope = True, number
+                    patience_s += last_call_s
+                done, _ = await asyncio.wait([waiting], timeout=patience_s)
         return waiting.result()
 
     async def _leave(self, within_s: float) -> None:
@@ -210,9 +224,12 @@ class Seat:
         if kv is None:
             return None, set()
         record = decode(RoundRecord, kv.value)
-        members = await store.get(self._keys.members(record.number))
-        found = () if members is None else decode(Members, members.value).members
-        return record, {member.node_id for member in found}
+        return record, await self._members(store, record.number)
+
+    async def _members(self, store: Store, number: int) -> set[str]:
+        kv = await store.get(self._keys.members(number))
+        found = () if kv is None else decode(Members, kv.value).members
+        return {member.node_id for member in found}
 
     async def _count_waiting(self, store: Store) -> int:
         _, members = await self._membership(store)
@@ -220,12 +237,27 @@ class Seat:
         return sum(kv.key.removeprefix(self._keys.all_here) not in members for kv in listing.items)
 
     async def _is_spare(self, store: Store) -> bool:
-        """Whether there is a round that has all the nodes it may have, without this one."""
+        """Whether there is a round that has all the nodes it may have, without this one.
+
+        Also while it is being ended: for how long is up to its members, and no other round is formed meanwhile.
+        """
         record, members = await self._membership(store)
-        is_settled = record is not None and record.phase is Phase.SETTLED
-        return (
-            is_settled and len(members) >= self._settings.max_nodes and self._settings.node_id not in members
-        )
+        return record is not None and record.phase is not Phase.JOINING and self._are_all_others(members)
+
+    async def _present_round(self, store: Store) -> tuple[int, bool]:
+        """Its number (0: none), and whether this node, which was here then, was a spare of the one before."""
+        keys = (self._keys.here(self._settings.node_id), self._keys.round)
+        here, found = (await store.transaction(then=tuple(map(Get, keys)))).results
+        if not found:
+            return 0, False
+        record = decode(RoundRecord, found[0].value)
+        # A round is written when it opens and when it settles. Who came between the two is not told from who was here
+        # before once it has settled; it waits a little longer, that is all.
+        was_here = bool(here) and here[0].create_revision < found[0].mod_revision
+        return record.number, was_here and self._are_all_others(await self._members(store, record.previous))
+
+    def _are_all_others(self, members: set[str]) -> bool:
+        return len(members) >= self._settings.max_nodes and self._settings.node_id not in members
 
     async def _who_is_here(self) -> tuple[str, bool]:
         """A line about who is here, and whether they are enough: then only the last call is still waited for."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from grpclib.const import Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
+from tests.store.etcd.scripted import AnyCodec, Script, Scripted, never, until
 from tests.store.etcd.servers import free_ports
 
 from phalanx.store.etcd import cluster, open_etcd
@@ -126,6 +132,60 @@ def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
         await asyncio.gather(friend.close(), *(store.close() for store in stores))
 
     on_agents(story, agents)
+
+
+@asynccontextmanager
+async def at_the_door(script: Script) -> AsyncIterator[Scripted]:
+    """A server that answers the first step of closing the door as it is told."""
+
+    class WithUsers(Scripted):
+        def __mapping__(self) -> dict[str, Handler]:
+            return {**super().__mapping__(), cluster._ADD_ROLE.path: self._handler(cluster._ADD_ROLE)}
+
+    service = WithUsers()
+    service.on(cluster._ADD_ROLE, script)
+    server = Server([service], codec=AnyCodec())
+    await server.start("127.0.0.1", 0)
+    [listening] = server._server.sockets  # type: ignore[union-attr]  # grpclib does not tell its port
+    service.endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
+    try:
+        yield service
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def refuse(request: object, stream: object) -> None:
+    raise GRPCError(Status.PERMISSION_DENIED, "not you")
+
+
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "cancelled"])
+def test_no_connection_stays_open_when_the_door_could_not_be_closed(is_refused: bool, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with at_the_door(refuse if is_refused else never) as server:
+            agent = EtcdCluster([server.endpoint], job="job", folder=tmp_path, secret=b"secret")
+            agent.member = EtcdMember([], log=tmp_path / "log")  # as if the server were ours
+            if is_refused:
+                with pytest.raises(Refused, match="not you"):
+                    await agent.open()
+            else:
+                opening = asyncio.ensure_future(agent.open())
+                await until(lambda: server.asked(cluster._ADD_ROLE) and connections_to(server.endpoint))
+                opening.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await opening
+            assert not connections_to(server.endpoint)
+
+    asyncio.run(asyncio.wait_for(story(), PATIENCE_S))
+
+
+def connections_to(endpoint: str) -> list[asyncio.Transport]:
+    """Ours that are open; the loop keeps them, whether or not anybody else does."""
+    host, port = endpoint.split(":")
+    found = [
+        one for one in gc.get_objects() if issubclass(type(one), asyncio.Transport) and not one.is_closing()
+    ]
+    return [one for one in found if one.get_extra_info("peername") == (host, int(port))]
 
 
 @pytest.mark.slow

@@ -117,7 +117,11 @@ class EtcdCluster:
         except Unclear as unclear:
             raise self._explained(unclear) from unclear
         if self._password is not None and self.member is not None:
-            await _close_the_door(session, self._password)
+            try:
+                await _close_the_door(session, self._password)
+            except BaseException:  # whoever tries again opens another one
+                await session.close()
+                raise
         return ClusterStore(session, self)
 
     async def start(self) -> None:
