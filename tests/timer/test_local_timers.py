@@ -11,18 +11,35 @@ from tests.compat.marks import shows_names
 
 from phalanx.timer import LocalTimerClient, LocalTimerServer, TimerRequest, configure, expires
 
+LIMIT_S = 60.0  # nothing here is waited for so long, unless it never comes
 
-def be_slow(queue: Any) -> None:
+
+def be_slow(queue: Any, tells: Any) -> None:
     configure(LocalTimerClient(queue))
     with expires(after=0.2):
+        queue.close()
+        queue.join_thread()
+        tells.send("the queue's lock is free")
         time.sleep(100)
 
 
-def be_quick(queue: Any) -> None:
+def be_quick(queue: Any, _tells: Any) -> None:
     configure(LocalTimerClient(queue))
     for _ in range(10):
         with expires(after=100):
             pass
+
+
+class Considerate(LocalTimerServer):
+    """Who is killed just after its request was read may still hold the queue's lock, for all others and for ever."""
+
+    def __init__(self, queue: Any, hears: Any) -> None:
+        super().__init__(queue, max_interval=60)
+        self._hears = hears
+
+    def _reap_worker(self, worker_id: int) -> bool:
+        assert self._hears.poll(LIMIT_S)
+        return super()._reap_worker(worker_id)
 
 
 @pytest.mark.compat("name torch.distributed.elastic.timer.local_timer.LocalTimerServer", "same")
@@ -31,9 +48,10 @@ def be_quick(queue: Any) -> None:
 def test_a_worker_that_is_too_slow_is_killed_and_a_quick_one_is_not() -> None:
     spawn = multiprocessing.get_context("spawn")
     queue = spawn.Queue()
-    server = LocalTimerServer(queue, max_interval=60)
+    hears, tells = spawn.Pipe(duplex=False)
+    server = Considerate(queue, hears)
     server.start()
-    workers = [spawn.Process(target=target, args=(queue,)) for target in (be_slow, be_quick)]
+    workers = [spawn.Process(target=target, args=(queue, tells)) for target in (be_slow, be_quick)]
     try:
         for one in workers:
             one.start()
@@ -46,6 +64,8 @@ def test_a_worker_that_is_too_slow_is_killed_and_a_quick_one_is_not() -> None:
         server.stop()
         queue.close()
         queue.join_thread()
+        hears.close()
+        tells.close()
 
 
 def test_a_server_drops_what_is_no_request_and_never_ends_itself() -> None:
@@ -56,6 +76,12 @@ def test_a_server_drops_what_is_no_request_and_never_ends_itself() -> None:
         queue.put("nonsense")
         queue.put(TimerRequest(os.getpid(), "s", 1.0))
         queue.put(TimerRequest(1, "s", 1.0))
+        later = time.time() + 1000.0
+        queue.put(TimerRequest("another worker", "s", later))
+        limit_at = time.monotonic() + LIMIT_S
+        while not server.get_expired_timers(later):  # it has read all before, and has not ended itself
+            assert time.monotonic() < limit_at
+            time.sleep(0.005)
     finally:
         server.stop()
         queue.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -61,12 +60,16 @@ def test_without_its_folder_a_slow_worker_is_ended_all_the_same_and_the_fifo_com
     fifo = str(folder / "watchdog")
     ended = threading.Event()
     server = FileTimerServer(fifo, "job", 0.1, end_worker=lambda _request: ended.set())
+    asked_before = FileTimerRequest(os.getppid(), "forward", time.time() + 1000.0, 9)
+    server.register_timers([asked_before])
     server.start()
     try:
-        shutil.rmtree(folder)
+        # At once: in a folder that is only being removed the server makes its FIFO anew, and the folder stays.
+        folder.rename(tmp_path / "elsewhere")
         server.look()
         told.wait_for("No such file or directory: nothing is in the place of the timers' FIFO")
-        server.register_timers([FileTimerRequest(os.getppid(), "forward", time.time(), 9)])
+        assert not ended.is_set()
+        asked_before.expiration_time = time.time()  # the book is the thread's: nothing is entered from here
         assert ended.wait(LONG_S)
         folder.mkdir()
         told.wait_for("was removed by somebody, and is made anew")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.timer.countdowns import STEP_S, ClockSteps, TimerBook
+from phalanx.timer.countdowns import HELD_UP_S, STEP_S, ClockSteps, TimerBook
 from phalanx.timer.requests import NO_ENDS, FileTimerRequest, TimerRequest, read_line
 
 
@@ -117,14 +117,42 @@ def test_a_step_of_the_clock_is_seen_once_and_a_clock_that_goes_is_none(
     offsets: list[float], passed: float
 ) -> None:
     steps = ClockSteps()
-    steps.seen(50.0, 1e9)
+
+    def seen(monotonic: float, wall: float) -> float | None:
+        return steps.seen(before=monotonic, wall=wall, after=monotonic)
+
+    seen(50.0, 1e9)
     before = 0.0
     for number, offset in enumerate(offsets, 1):
         monotonic = 50.0 + number * passed
-        seen = steps.seen(monotonic, 1e9 + number * passed + offset)
-        assert seen == pytest.approx(
+        step = seen(monotonic, 1e9 + number * passed + offset)
+        assert step == pytest.approx(
             offset - before if abs(offset - before) >= STEP_S else 0.0, abs=1e-3
         ) or (abs(abs(offset - before) - STEP_S) < 1e-3)
-        assert steps.seen(monotonic + 10.0, 1e9 + number * passed + offset + 10.005) == 0.0
-        steps.seen(monotonic, 1e9 + number * passed + offset)
+        assert seen(monotonic + 10.0, 1e9 + number * passed + offset + 10.005) == 0.0
+        seen(monotonic, 1e9 + number * passed + offset)
         before = offset
+
+
+@given(
+    held_up=st.lists(st.tuples(st.floats(0.0, 100.0), st.floats(0.0, 100.0)), min_size=1, max_size=20),
+)
+def test_who_is_held_up_between_its_clocks_takes_it_for_no_step(held_up: list[tuple[float, float]]) -> None:
+    steps = ClockSteps()
+    assert steps.seen(before=50.0, wall=1e9 + 50.0, after=50.0) == 0.0
+    now = 50.0
+    for before_wall, after_wall in held_up:
+        before, at = now, now + before_wall
+        now = at + after_wall
+        assert steps.seen(before=before, wall=1e9 + at, after=now) == (
+            None if now - before >= HELD_UP_S else 0.0
+        )
+
+
+def test_a_step_is_seen_by_who_looks_again() -> None:
+    steps = ClockSteps()
+    assert steps.seen(before=5.0, wall=1000.0, after=5.7) is None  # nor does it begin with such a look
+    assert steps.seen(before=6.0, wall=1001.0, after=6.0) == 0.0
+    assert steps.seen(before=7.0, wall=4602.7, after=7.7) is None
+    assert steps.seen(before=7.7, wall=4602.7, after=7.7) == pytest.approx(3600.0)
+    assert steps.seen(before=8.7, wall=4603.7, after=8.7) == 0.0

@@ -7,10 +7,13 @@ from typing import Any, Generic, TypeVar
 
 from phalanx.timer.requests import TimerRequest
 
-__all__ = ["STEP_S", "ClockSteps", "TimerBook"]
+__all__ = ["HELD_UP_S", "STEP_S", "ClockSteps", "TimerBook"]
 
 # A clock that is corrected slowly gains 5 ms in the ten seconds between two looks; a step is seldom below a second.
 STEP_S = 0.5
+# Two readings of a clock in a row are a microsecond apart, some milliseconds where other threads run in between. What
+# they are apart is how wrong a look can be, so it must stay well below a step.
+HELD_UP_S = 0.1
 
 RequestT = TypeVar("RequestT", bound=TimerRequest)
 
@@ -72,20 +75,23 @@ class ClockSteps:
     """Tells a clock that was set from one that goes, by a second clock that nobody sets and that stops in a sleep.
 
     >>> steps = ClockSteps()
-    >>> steps.seen(monotonic=5.0, wall=1000.0), steps.seen(monotonic=6.0, wall=1001.0)
+    >>> steps.seen(before=5.0, wall=1000.0, after=5.0), steps.seen(before=6.0, wall=1001.0, after=6.0)
     (0.0, 0.0)
-    >>> steps.seen(monotonic=7.0, wall=4602.0)
+    >>> steps.seen(before=7.0, wall=4602.0, after=7.0)
     3600.0
     """
 
     def __init__(self) -> None:
         self._offset: float | None = None
 
-    def seen(self, monotonic: float, wall: float) -> float:
-        """By how many seconds the wall clock was set since the last time; 0: it was not. Read ``monotonic`` first.
+    def seen(self, *, before: float, wall: float, after: float) -> float | None:
+        """By how many seconds the wall clock was set since the last time; 0: it was not. None: look again, at once.
 
-        Whoever is held up between the two sees a step forward, which ends nobody, and one back the next time.
+        ``before`` and ``after`` are of the second clock, read before and after ``wall``. Who was held up between them
+        cannot tell that from a step: it would be taken back the next time, from countdowns that began in between.
         """
-        before, self._offset = self._offset, wall - monotonic
-        step = 0.0 if before is None else self._offset - before
+        if after - before >= HELD_UP_S:
+            return None
+        last, self._offset = self._offset, wall - before
+        step = 0.0 if last is None else self._offset - last
         return step if abs(step) >= STEP_S else 0.0

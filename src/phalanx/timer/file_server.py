@@ -17,13 +17,13 @@ from collections.abc import Callable
 
 from phalanx.timer import debug_info
 from phalanx.timer.countdowns import ClockSteps, TimerBook
+from phalanx.timer.fifo import Fifo, is_read
 from phalanx.timer.requests import LINE_BYTES_MAX, FileTimerRequest, read_line
 
 __all__ = ["FileTimerServer"]
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES = 65536  # a pipe's usual size: all of it in one call
 REQUEST_BEGINS = b'{"version"'  # as both clients write it
 COMPLAINTS_MAX = 20  # nonsense in a loop must not fill the log
 
@@ -74,9 +74,10 @@ class FileTimerServer:
         self._book: TimerBook[FileTimerRequest] = TimerBook()
         self._steps = ClockSteps()
         self._last_progress_time = int(wall_time())
-        self._rest = b""  # of a line that is not complete yet
         self._complaints = 0
-        self._fd = self._wake = -1
+        self._fifo: Fifo | None = None
+        self._nameless: list[Fifo] = []  # older ones that clients still have open, the oldest first
+        self._wake = -1
         self._has_told_loss = False  # of the FIFO's name
         self._is_stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -115,7 +116,7 @@ class FileTimerServer:
 
         For a program that has a loop of its own, instead of ``start``; the first call makes the FIFO.
         """
-        if self._fd < 0:
+        if self._fifo is None:
             self._clear_place()
             self._open()
         self._take_requests(0.0)
@@ -123,10 +124,10 @@ class FileTimerServer:
 
     def _leave_to_parent(self) -> None:
         """In a forked child: the server is the parent's, and a FIFO that is held open counts as one that is served."""
-        for fd in (self._fd, self._wake):
-            if fd >= 0:
-                os.close(fd)
-        self._fd = self._wake = -1
+        self._give_up_fifos()
+        if self._wake >= 0:
+            os.close(self._wake)
+        self._wake = -1
         self._thread = None
 
     def look(self) -> None:
@@ -188,26 +189,32 @@ class FileTimerServer:
 
     def _take_requests(self, patience_s: float) -> None:
         watched = select.poll()  # select() refuses descriptors above 1023
-        for fd in (self._fd, self._wake):
+        fifos = [one.fd for one in self._fifos()]
+        for fd in [*fifos, self._wake]:
             if fd >= 0:
                 watched.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in watched.poll(math.ceil(patience_s * 1000))]
+        ready = {fd for fd, _ in watched.poll(math.ceil(patience_s * 1000))}
         self._follow_clock()  # before requests are read whose times are by the clock as it is now
         if self._wake in ready:
             os.eventfd_read(self._wake)
-        if self._fd in ready:
+        if not ready.isdisjoint(fifos):
             self._read_all_there_is()
 
     def _read_all_there_is(self) -> None:
-        try:
-            self._rest += os.read(self._fd, READ_BYTES)
-        except BlockingIOError:
-            return
-        *lines, self._rest = self._rest.split(b"\n")
-        if len(self._rest) > LINE_BYTES_MAX:
+        # The newest is read first and heard last: what a client has written before, into an older one, is there by
+        # then. The other way round, the end of a countdown could be heard before its beginning.
+        read = [self._requests_of(one) for one in reversed(self._fifos())]
+        self.register_timers([request for requests in reversed(read) for request in requests])
+        for one in [one for one in self._nameless if one.is_at_end]:
+            self._nameless.remove(one)
+            one.close()
+
+    def _requests_of(self, fifo: Fifo) -> list[FileTimerRequest]:
+        *lines, fifo.rest = (fifo.rest + fifo.read()).split(b"\n")
+        if len(fifo.rest) > LINE_BYTES_MAX:
             self._complain("a line without an end")
-            self._rest = b""
-        self.register_timers([one for line in lines if line and (one := self._read(line)) is not None])
+            fifo.rest = b""
+        return [one for line in lines if line and (one := self._read(line)) is not None]
 
     def _read(self, line: bytes) -> FileTimerRequest | None:
         try:
@@ -229,8 +236,10 @@ class FileTimerServer:
             logger.warning("job %s: a timer request is ignored: %s", self._run_id, reason[:200])
 
     def _follow_clock(self) -> None:
-        monotonic = time.monotonic()
-        step_s = self._steps.seen(monotonic, wall_time())
+        step_s = None
+        while step_s is None:
+            # From left to right, as Python calls them.
+            step_s = self._steps.seen(before=time.monotonic(), wall=wall_time(), after=time.monotonic())
         if step_s:
             self._book.shift(step_s)
             self._last_progress_time += int(step_s)
@@ -295,24 +304,22 @@ class FileTimerServer:
                 raise FileExistsError(errno.EEXIST, "a file that is no FIFO is there", self._file_path)
         except FileNotFoundError:
             return
-        if _is_read(self._file_path):
+        if is_read(self._file_path):
             raise FileExistsError(errno.EEXIST, "another timer server reads from it", self._file_path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._file_path)
 
     def _open(self) -> None:
-        os.mkfifo(self._file_path, 0o600)
-        try:
-            # For writing, too: a FIFO whose last writer has gone is readable all the time, and says nothing.
-            self._fd = os.open(self._file_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            os.unlink(self._file_path)
-            raise
+        self._fifo = Fifo(self._file_path)
+
+    def _fifos(self) -> list[Fifo]:
+        """All that clients may write into, the oldest first."""
+        return self._nameless if self._fifo is None else [*self._nameless, self._fifo]
 
     def _mend(self) -> None:
         """Make the FIFO anew if its name is free. Whatever has that name may be another server's, and stays."""
         try:
-            if self._fd >= 0 and not self._is_nameless():
+            if not self._is_nameless():
                 return
             self._open()
         except FileExistsError:
@@ -327,15 +334,20 @@ class FileTimerServer:
             self._tell("watchdog file made anew", None)
 
     def _is_nameless(self) -> bool:
-        """Whether nothing has the FIFO's name any more; it is read for the last time then, and closed."""
-        try:
-            found = os.lstat(self._file_path)
-        except (FileNotFoundError, NotADirectoryError):
-            self._read_all_there_is()  # what was asked before it went
-            self._give_up_fifo()
+        """Whether no FIFO of ours has the name. One that has lost it is read on, until all who can write have gone.
+
+        A client that has opened it writes when it comes to that, torchelastic's, too, and does not look again.
+        """
+        if self._fifo is None:
             return True
-        if not os.path.samestat(os.fstat(self._fd), found):
-            raise FileExistsError
+        try:
+            if not self._fifo.is_at(self._file_path):
+                raise FileExistsError
+        except (FileNotFoundError, NotADirectoryError):
+            self._fifo.let_go()
+            self._nameless.append(self._fifo)
+            self._fifo = None
+            return True
         self._has_told_loss = False
         return False
 
@@ -351,17 +363,16 @@ class FileTimerServer:
             )
 
     def _close(self) -> None:
-        if self._fd < 0:
-            return
         with contextlib.suppress(OSError):
             # Somebody may have put another file there, which is not ours to remove.
-            if os.path.samestat(os.fstat(self._fd), os.lstat(self._file_path)):
+            if self._fifo is not None and self._fifo.is_at(self._file_path):
                 os.unlink(self._file_path)
-        self._give_up_fifo()
+        self._give_up_fifos()
 
-    def _give_up_fifo(self) -> None:
-        fd, self._fd = self._fd, -1  # in this order: a child forked in between must not close another's
-        os.close(fd)
+    def _give_up_fifos(self) -> None:
+        for one in self._fifos():
+            one.close()
+        self._fifo, self._nameless = None, []
 
     def __repr__(self) -> str:
         return f"<FileTimerServer of job {self._run_id} at {json.dumps(self._file_path)}>"
@@ -376,17 +387,6 @@ def _leave_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_in_child)
-
-
-def _is_read(path: str) -> bool:
-    """Whether some process has this FIFO open for reading. Raises ``OSError`` where that cannot be known."""
-    try:
-        os.close(os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW))
-    except OSError as reason:
-        if reason.errno in (errno.ENXIO, errno.ENOENT):
-            return False
-        raise
-    return True
 
 
 def _has_memory(pid: int) -> bool:
