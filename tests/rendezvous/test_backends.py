@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -428,6 +429,30 @@ def test_a_lease_lives_through_a_call_that_hung_until_the_outage_was_over() -> N
         finally:
             is_over.set()
             await holder.close()
+
+    asyncio.run(story())
+
+
+def test_a_lease_that_nobody_renews_ends_though_each_call_takes_longer_than_is_forgiven() -> None:
+    async def story() -> None:
+        cell, is_slow = Cell(), threading.Event()
+
+        def before_call() -> None:
+            if is_slow.is_set():
+                time.sleep(0.6)  # more than what a machine that works may be late
+
+        holder = BackendStore(CellBackend(cell), attempt_s=PATIENCE_S)
+        revision = await within(holder.put(KEY, b"here", lease=await within(holder.grant(1))))
+        await holder.close()
+        looker = BackendStore(CellBackend(cell, before_call=before_call), attempt_s=PATIENCE_S)
+        try:
+            watch = looker.watch(KEY, revision)
+            await within(anext(aiter(watch)))
+            is_slow.set()
+            await within(anext(aiter(watch)))  # the end
+            assert await within(looker.get(KEY)) is None
+        finally:
+            await looker.close()
 
     asyncio.run(story())
 

@@ -242,18 +242,26 @@ def test_half_a_line_in_a_removed_fifo_spoils_no_line_of_the_new_one(fifo: str) 
     new.close()
 
 
-def test_a_fifo_whose_name_was_taken_while_it_was_opened_is_not_ours(
-    fifo: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("other", ["a file", "a FIFO"])
+@pytest.mark.parametrize("opened", ["for reading", "for writing"])
+def test_whatever_takes_its_place_before_it_is_open_stays(
+    fifo: str, other: str, opened: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = os.open
+    real, precious = os.open, f"{fifo}.other"
+    at = os.O_RDONLY if opened == "for reading" else os.O_WRONLY
 
     def taken(path: str, flags: int, **further: int) -> int:
-        if path == fifo and flags & os.O_WRONLY:
-            os.rename(f"{fifo}.other", fifo)
+        if path == fifo and flags & os.O_ACCMODE == at and os.path.lexists(precious):
+            os.rename(precious, fifo)
         return real(path, flags, **further)
 
-    Path(f"{fifo}.other").write_text("precious")
+    if other == "a file":
+        Path(precious).write_text("precious")
+    else:
+        os.mkfifo(precious)
+    identity = os.lstat(precious)
     monkeypatch.setattr(os, "open", taken)
-    with pytest.raises(FileExistsError, match="something else has taken its place"):
+    # Nobody reads the other FIFO: then it cannot be opened for writing.
+    with pytest.raises(OSError, match=r"something else has taken its place|No such device"):
         Fifo(fifo)
-    assert Path(fifo).read_text() == "precious"
+    assert os.path.samestat(os.lstat(fifo), identity)

@@ -23,8 +23,8 @@ from phalanx.agent.spec import JobSpec
 from phalanx.agent.stacks import TimerExpired
 from phalanx.errors._printable import printable
 from phalanx.multiprocessing.inotify import Inotify
+from phalanx.multiprocessing.marks import names_job
 from phalanx.multiprocessing.procfs import read_file, read_stat, start_ticks_of
-from phalanx.multiprocessing.trees import names_job
 from phalanx.records import changed
 from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer

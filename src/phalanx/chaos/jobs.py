@@ -15,7 +15,15 @@ from collections.abc import Collection
 
 from phalanx.multiprocessing.identity import open_checked
 from phalanx.multiprocessing.pidfd import has_ended
-from phalanx.multiprocessing.procfs import Stat, now_ticks, read_all, read_file, read_stat, start_ticks_of
+from phalanx.multiprocessing.procfs import (
+    Stat,
+    is_open_to_us,
+    now_ticks,
+    read_all,
+    read_file,
+    read_stat,
+    start_ticks_of,
+)
 from phalanx.records import Struct
 
 __all__ = [
@@ -32,8 +40,8 @@ __all__ = [
 
 _GONE = "ZX"
 _KEEPER = "phalanx-keeper"
-_LOOKS, _LOOK_S = 20, 0.005
-_PATIENCE_S = 1.0
+_LOOKS, _LOOK_S = 20, 0.005  # at each worker that waits in the kernel
+_PATIENCE_S = 1.0  # with all of them together: a disk that is busy with a checkpoint
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SHOWN = 60  # letters of a command in a message
 
@@ -131,11 +139,10 @@ class Job(Struct):
 
 def find_jobs(*, below: int | None = None) -> list[Job]:
     """The jobs that have workers on this machine; of agents that are, or descend from, the process ``below`` alone."""
-    table = read_all()
+    table, give_up_at = read_all(), time.monotonic() + _PATIENCE_S
+    keepers = [stat for stat in table.values() if stat.command == _KEEPER]
     agents = [
-        agent
-        for keeper in table.values()
-        if keeper.command == _KEEPER and (agent := _agent_of(keeper, table, below)) is not None
+        agent for keeper in keepers if (agent := _agent_of(keeper, table, below, give_up_at)) is not None
     ]
     found: list[list[Agent]] = []
     for agent in sorted(agents, key=lambda one: (one.run_id, one.node, one.process.start_ticks)):
@@ -202,28 +209,20 @@ def signal_process(fd: int, number: int) -> bool:
     return True
 
 
-def _agent_of(keeper: Stat, table: dict[int, Stat], below: int | None) -> Agent | None:
+def _agent_of(keeper: Stat, table: dict[int, Stat], below: int | None, give_up_at: float) -> Agent | None:
     """The agent of which this is the keeper, and its workers; None if there are none, or it is none."""
     stat = table.get(keeper.parent)
-    if stat is None or not _is_ours(stat.pid) or not _descends(stat.pid, below, table):
+    if stat is None or not is_open_to_us(stat.pid) or not _descends(stat.pid, below, table):
         return None
     # The keeper was forked and has run no other program: an orphan's new parent has another command line.
     command = read_file(f"/proc/{stat.pid}/cmdline", None)
     if not command or command != read_file(f"/proc/{keeper.pid}/cmdline", None):
         return None
-    give_up_at = time.monotonic() + _PATIENCE_S
     own = [one for one in table.values() if one.parent == stat.pid and one.session == one.pid]
     workers = _newest_of_each([worker for one in own if (worker := _worker(one, give_up_at)) is not None])
     if not workers or start_ticks_of(stat.pid) != stat.start_ticks:
         return None
     return Agent(Process(stat.pid, stat.start_ticks), _shown(command), workers)
-
-
-def _is_ours(pid: int) -> bool:
-    try:
-        return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
-    except OSError:
-        return False
 
 
 def _descends(pid: int, ancestor: int | None, table: dict[int, Stat]) -> bool:

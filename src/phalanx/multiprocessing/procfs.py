@@ -6,7 +6,16 @@ import os
 import time
 from typing import NamedTuple
 
-__all__ = ["Stat", "now_ticks", "own_children", "read_all", "read_file", "read_stat", "start_ticks_of"]
+__all__ = [
+    "Stat",
+    "is_open_to_us",
+    "now_ticks",
+    "own_children",
+    "read_all",
+    "read_file",
+    "read_stat",
+    "start_ticks_of",
+]
 
 _STAT_BYTES = 1024  # one line of about 300 bytes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -33,6 +42,14 @@ def start_ticks_of(pid: int) -> int | None:
     """When a process started, in clock ticks since boot: with the pid, its identity. None: no such process."""
     stat = read_stat(pid)
     return None if stat is None else stat.start_ticks
+
+
+def is_open_to_us(pid: int) -> bool:
+    """Whether a process is one of this user's, or this user may look into everybody's."""
+    try:
+        return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return False
 
 
 def read_all() -> dict[int, Stat]:

@@ -19,29 +19,27 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from phalanx.multiprocessing.identity import open_checked, send_checked
+from phalanx.multiprocessing.marks import marked
 from phalanx.multiprocessing.pidfd import is_supported
 from phalanx.multiprocessing.procfs import (
     Stat,
     now_ticks,
     own_children,
     read_all,
-    read_file,
     read_stat,
     start_ticks_of,
 )
 from phalanx.records import Struct
 
-__all__ = ["JobProcess", "ProcessTree", "become_subreaper", "names_job"]
+__all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
 _PR_SET_CHILD_SUBREAPER = 36
-_KTHREADD = 2  # the parent of the kernel's own threads, which have no environment
-_READS_IN_EXEC = 3
-_LOOKS, _LOOK_AGAIN_S = (
-    10,
-    0.002,
-)  # at who waits in the kernel: what it needs from a disk is there in milliseconds
+_PATIENCE_S = (
+    0.02  # with who cannot be told from a stranger just now; what it needs from a disk is mostly there then
+)
+_LOOK_AGAIN_S = 0.002
 # A process has 1024 descriptors by default, and 256 workers use most of them. The rest of a larger tree is watched
 # after the scan that follows the end of these.
 _WATCHED_AT_ONCE = 64
@@ -62,17 +60,6 @@ class _Root:
 
     start_ticks: int | None
     ended_ticks: int | None = None
-
-
-def names_job(environment: bytes, mark: bytes, token: bytes) -> bool:
-    """Whether a process with this environment is of the job. ``mark`` is a variable's name and ``=``.
-
-    It lists the jobs that the process is in, the outermost first: ``<token>/<token>``.
-    """
-    for entry in environment.split(b"\0"):
-        if entry.startswith(mark):
-            return token in entry[len(mark) :].split(b"/")
-    return False
 
 
 class ProcessTree:
@@ -106,6 +93,7 @@ class ProcessTree:
         self._mark = f"{mark}=".encode()
         self._spare = {os.getpid(), *spare}
         self._include_own_children = include_own_children
+        self._is_of_an_adopter = False
         # A tick of tolerance: the kernel rounds a start time down.
         self._born_ticks = (now_ticks() if born_ticks is None else born_ticks) - 1
         self._roots: dict[int, _Root] = {}
@@ -141,7 +129,9 @@ class ProcessTree:
         """
         root = self._roots[pid]
         since = self._born_ticks if root.start_ticks is None else root.start_ticks
-        branch = ProcessTree(token, spare=self._spare, born_ticks=since, mark=mark)
+        others = (other for other, one in self._roots.items() if other != pid and one.ended_ticks is None)
+        branch = ProcessTree(token, spare=(*self._spare, *others), born_ticks=since, mark=mark)
+        branch._is_of_an_adopter = self._include_own_children
         branch._roots[pid] = root
         return branch
 
@@ -189,9 +179,9 @@ class ProcessTree:
 
     @property
     def is_unsure(self) -> bool:
-        """Whether somebody was there who is a member if marked, and waits in the kernel: nobody can read its mark now.
+        """Whether the last scan met somebody who may be a member, or a stranger: nobody can read its mark just now.
 
-        That may take a moment, as with a page that comes from a disk, or for ever; it may be a stranger.
+        It waits in the kernel, or was in the middle of exec. That takes a moment mostly; the first may be for ever.
         """
         return self._is_unsure
 
@@ -278,23 +268,24 @@ class ProcessTree:
 
     def _look(self) -> list[JobProcess]:
         # A scan is no snapshot: a process that forks and ends while /proc is read hides its child from this scan, and
-        # not from the next. "Nobody" is believed when it is said twice.
-        members = self._scan() or self._scan()
-        looks = 0
-        while not members and self._is_unsure and looks < _LOOKS:
-            looks += 1
-            time.sleep(_LOOK_AGAIN_S)
-            members = self._scan()
+        # not from the next. "Nobody" is believed when it is said twice in a row by scans that could ask everybody.
+        give_up_at, sure = time.monotonic() + _PATIENCE_S, 0
+        while not (members := self._scan()):
+            sure = 0 if self._is_unsure else sure + 1
+            if sure == 2 or (self._is_unsure and time.monotonic() >= give_up_at):
+                break
+            if self._is_unsure:
+                time.sleep(_LOOK_AGAIN_S)
         return members
 
     def _scan(self) -> list[JobProcess]:
+        self._is_unsure = False
         try:
             os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
             self._is_blind = False
         except OSError:  # another thread was faster than our reserve: nobody seen is not nobody there
             self._is_blind = True
             return []
-        self._is_unsure = False
         return [
             JobProcess(stat.pid, stat.start_ticks, stat.state, stat.command)
             for stat in self._closure(read_all())
@@ -349,20 +340,14 @@ class ProcessTree:
         return sessions
 
     def _is_marked(self, stat: Stat) -> bool:
-        # Reading the environment takes a lock of the process's memory map; one that waits in the kernel (state D) may
-        # hold it, and the reader would wait with it for ever. Zombies have no environment.
-        # Who adopts orphans knows them by their parent.
-        self._is_unsure |= stat.state == "D" and not self._include_own_children
-        if stat.state in _GONE or stat.state == "D":
-            return False
-        for _ in range(_READS_IN_EXEC):
-            environment = read_file(f"/proc/{stat.pid}/environ", None)
-            if environment or environment is None or stat.parent == _KTHREADD:
-                return environment is not None and names_job(environment, self._mark, self._token)
-            os.sched_yield()  # in the middle of exec the new environment is not there yet, and the old one is gone
-        # Still there; or it was started without any environment, and then it has a command line.
-        self._is_unsure |= not (self._include_own_children or read_file(f"/proc/{stat.pid}/cmdline", None))
-        return False
+        is_marked = marked(stat, self._mark, self._token)
+        if is_marked is None:
+            # Who adopts orphans knows its own by their parent.
+            may_hide = (
+                stat.parent == os.getpid() if self._is_of_an_adopter else not self._include_own_children
+            )
+            self._is_unsure |= may_hide
+        return bool(is_marked)
 
     def _watch(self) -> None:
         assert self._epoll is not None

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from phalanx.rendezvous.backend import RendezvousBackend
@@ -80,6 +80,9 @@ class BackendStore(Store):
         self._task: asyncio.Task[None] | None = None
         self._is_open = True
         self._is_deaf = False
+        self._forgiven: dict[
+            int, int
+        ] = {}  # leases that were due before a call which took long, with their counts
         """The backend failed when it was asked last."""
 
     # The port
@@ -178,10 +181,11 @@ class BackendStore(Store):
                 async with asyncio.timeout(self._pause_s()):
                     await self._wake.wait()
             self._wake.clear()
-            if not (self._requests or self._watches or self._silent_leases()):
+            due = self._silent_leases()
+            if not (self._requests or self._watches or due):
                 continue
             try:
-                await self._exchange()
+                await self._exchange(due)
                 self._is_deaf = False
             except Damaged as error:
                 self._give_up(Refused(f"{self._subject} holds no store of ours: {error}."))
@@ -217,11 +221,10 @@ class BackendStore(Store):
 
     # Exchanges with the backend
 
-    async def _exchange(self) -> None:
+    async def _exchange(self, due: Mapping[int, int]) -> None:
         self._load(await self._calls.start(self._backend.get_state))
         self._update_watches()
-        # Not before the answer: a call that hung is an outage as one that failed is, and its time is forgiven.
-        silent = self._silent_leases()
+        silent = self._silent_after(due)
         pause_s = COLLISION_PAUSE_S
         while (requests := self._waiting()) or silent:
             trial = self._state.attempt(requests, silent, secrets.token_hex(8))
@@ -230,6 +233,25 @@ class BackendStore(Store):
                 return
             await asyncio.sleep(random.uniform(0, pause_s))
             pause_s = min(2 * pause_s, COLLISION_PAUSE_MAX_S)
+
+    def _silent_after(self, due: Mapping[int, int]) -> dict[int, int]:
+        """The silent leases when the state has come that was asked for while those in ``due`` were.
+
+        A call that hung is an outage as one that failed is, and its time is forgiven. To each count once: where every
+        call takes so long, the dead would live for ever.
+        """
+        leases = self._state.machine.leases
+        forgiven = {
+            number: count
+            for number, count in self._forgiven.items()
+            if number in leases and leases[number].renewals == count
+        }
+        again = {number: count for number, count in due.items() if forgiven.get(number) == count}
+        silent = {**self._silent_leases(), **again}
+        self._forgiven = {
+            number: count for number, count in {**forgiven, **due}.items() if number not in silent
+        }
+        return silent
 
     def _waiting(self) -> list[Any]:
         return [event for future, event in self._requests.items() if not future.done()]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 
 __all__ = ["Fifo", "is_read"]
 
-READ_BYTES = 65536  # a pipe's usual size: all of it in one call
+READ_BYTES = 16 * os.sysconf("SC_PAGESIZE")  # a pipe's usual size: all of it in one call
 _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -34,16 +35,18 @@ class Fifo:
         self.rest = b""  # of a line that is not complete yet
         self.is_at_end = False  # nobody can write into it any more
         os.mkfifo(path, 0o600)
+        made = os.lstat(path)
         try:
             self.fd = os.open(path, os.O_RDONLY | _FLAGS)
             self._own_writer = os.open(path, os.O_WRONLY | _FLAGS)
+            if not all(os.path.samestat(os.fstat(fd), made) for fd in (self.fd, self._own_writer)):
+                raise FileExistsError(errno.EEXIST, "something else has taken its place", path)
         except OSError:
             self.close()
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.lstat(path), made):
+                    os.unlink(path)
             raise
-        if not os.path.samestat(os.fstat(self.fd), os.fstat(self._own_writer)):
-            self.close()
-            raise FileExistsError(errno.EEXIST, "something else has taken its place", path)
 
     def is_at(self, path: str) -> bool:
         """Whether it has this name. Raises ``FileNotFoundError`` and other ``OSError`` when nothing has."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -708,21 +709,30 @@ def test_what_a_worker_said_before_its_end_is_heard_before_it_is_asked_for(agent
         assert agent.run(look(0)) == 100
 
 
-def test_a_child_of_an_ended_worker_may_speak_for_ever(agent: Agent) -> None:
-    is_over = threading.Event()
-
-    def babble() -> None:
-        with Raw(agent, HELLO) as raw:
-            while not is_over.is_set():
-                raw.say({"type": "progress", "step": 1})
-
-    babbler = threading.Thread(target=babble)
-    babbler.start()
-    agent.next()
+def test_a_child_of_an_ended_worker_may_speak_for_ever(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ChannelServer, "_has_more", lambda *_: True)
     agent.run(agent.server.hear_out({0}))
-    is_over.set()
-    babbler.join(PATIENCE_S)
-    assert not babbler.is_alive()
+
+
+def test_who_connects_again_and_again_holds_up_nothing(agent: Agent) -> None:
+    is_over = threading.Event()
+    agent.server._connections_max = 0  # each is refused at once
+
+    def knock() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+                one.connect(agent.path)
+
+    knocking = [threading.Thread(target=knock) for _ in range(2)]
+    for thread in knocking:
+        thread.start()
+    try:
+        agent.refusal()
+        agent.run(agent.server.hear_out({0}))
+    finally:
+        is_over.set()
+        for thread in knocking:
+            thread.join(PATIENCE_S)
 
 
 def test_closing_twice_is_closing_once(agent: Agent) -> None:

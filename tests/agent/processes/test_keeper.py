@@ -181,7 +181,7 @@ def test_an_orphan_that_waits_in_the_kernel_is_ended_when_it_can_be_told_whose_i
     freezer.freeze(orphan)
 
     one.process.kill()
-    assert not has_ended(one.keeper_fd, 1.0)
+    assert not has_ended(one.keeper_fd, 0.5)
     freezer.thaw()
     assert has_ended(one.keeper_fd, LIMIT_S)
     assert sleepers_of(nap) == []

@@ -163,14 +163,21 @@ def test_no_signal_goes_to_a_thread_that_cannot_wake_the_one_that_waits(house: H
     agent = house.start("--standalone", script)
     blocked: list[int] = []
 
+    def is_sender(thread: threading.Thread) -> bool:
+        return (
+            thread.name == "phalanx-signals" and thread.native_id is not None
+        )  # none while it is being started
+
     def act() -> None:
         house.hear("ready")
-        while not (found := [one for one in threading.enumerate() if one.name == "phalanx-signals"]):
-            time.sleep(0.01)  # nobody waits yet
-        status = Path(f"/proc/self/task/{found[0].native_id}/status").read_text()
-        (mask,) = re.findall(r"^SigBlk:\s+(\w+)$", status, re.MULTILINE)
-        blocked.extend(number for number in (1, 2, 10, 12, 15) if int(mask, 16) >> (number - 1) & 1)
-        agent.stop()
+        try:
+            while not (found := [one.native_id for one in threading.enumerate() if is_sender(one)]):
+                time.sleep(0.01)  # nobody waits yet
+            status = Path(f"/proc/self/task/{found[0]}/status").read_text()
+            (mask,) = re.findall(r"^SigBlk:\s+(\w+)$", status, re.MULTILINE)
+            blocked.extend(number for number in (1, 2, 10, 12, 15) if int(mask, 16) >> (number - 1) & 1)
+        finally:
+            agent.stop()
 
     stopper = threading.Thread(target=act, daemon=True)
     stopper.start()

@@ -130,8 +130,25 @@ def test_an_orphan_that_waits_in_the_kernel_is_looked_at_until_it_can_be_told_wh
     freezer.freeze(*sleepers())
     assert pids(tree) == set()
     assert tree.is_unsure
-    monkeypatch.setattr(trees, "time", SimpleNamespace(sleep=lambda _: freezer.thaw()))
+    # It looks again as long as this clock says that its patience lasts.
+    monkeypatch.setattr(trees, "time", SimpleNamespace(sleep=lambda _: freezer.thaw(), monotonic=lambda: 0.0))
     assert pids(tree) == set(sleepers())
+
+
+def test_nobody_is_believed_when_it_is_said_twice_by_those_who_could_ask_everybody(
+    tree: ProcessTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waited in the kernel in the first scan may fork, and end, within the second."""
+    child = JobProcess(4_000_000, 1, "S", "child")
+    scans = iter([(True, []), (False, []), (True, []), (False, [child])])
+
+    def scan(tree: ProcessTree) -> list[JobProcess]:
+        tree._is_unsure, found = next(scans)
+        return found
+
+    monkeypatch.setattr(ProcessTree, "_scan", scan)
+    monkeypatch.setattr(trees, "_PATIENCE_S", 60.0)
+    assert tree.members() == [child]
 
 
 def test_an_orphan_without_the_mark_is_known_by_the_session_of_its_dead_worker(

@@ -70,6 +70,7 @@ class Door:
         self._why_full = why_full
         self._refused = refused
         self._listener: socket.socket | None = None
+        self._is_pausing = False
         self._introductions: set[asyncio.Task[Any]] = set()
 
     @property
@@ -83,27 +84,32 @@ class Door:
         self._listen(self._listener)
 
     def _listen(self, listener: socket.socket) -> None:
+        self._is_pausing = False
         if listener is self._listener:
             asyncio.get_running_loop().add_reader(listener, self._accept, listener)
 
     async def let_in(self, patience_s: float) -> None:
-        """Accept and introduce who has connected by now."""
-        while self._listener is not None and self._accept(self._listener):
-            pass
+        """Accept and introduce who has connected by now: no more than the backlog, however many go on to connect."""
+        for _ in range(BACKLOG):
+            if self._listener is None or self._is_pausing or not self._accept(self._listener):
+                break
         if self._introductions:
             await asyncio.wait(self._introductions, timeout=patience_s)
 
     def _accept(self, listener: socket.socket) -> bool:
-        """Take one connection; False if none was waiting, or none can be had."""
+        """Take one connection; False if none is waiting, or none can be had."""
         loop = asyncio.get_running_loop()
         try:
             peer, _ = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return False  # it has gone already
+        except BlockingIOError:
+            return False
+        except ConnectionAbortedError:
+            return True  # it has gone already
         except OSError as problem:
             # No descriptor or no memory: it would fail at once again, and use all of a core.
             self._refused(f"a connection could not be accepted: {problem.strerror}")
             loop.remove_reader(listener)
+            self._is_pausing = True
             loop.call_later(ACCEPT_PAUSE_S, self._listen, listener)
             return False
         if reason := self._why_full(len(self._introductions)):

@@ -169,8 +169,8 @@ class ChannelServer:
         if not self.leaving and self._nobody_leaves is not None:
             self._nobody_leaves.set()
 
-    def _why_full(self, introduced: int) -> str:
-        is_full = len(self.connections) + introduced >= self._connections_max
+    def _why_full(self, coming: int) -> str:
+        is_full = len(self.connections) + coming >= self._connections_max
         return f"there are {self._connections_max} already" if is_full else ""
 
     def refused(self, reason: str) -> None:
@@ -271,7 +271,7 @@ class _Connection(asyncio.Protocol):
     @property
     def has_more(self) -> bool:
         """Whether there is something to read that was not heard yet, or the end."""
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():  # then nothing is read any more
             return False
         poller = select.poll()
         poller.register(self._transport.get_extra_info("socket"), select.POLLIN)

@@ -31,7 +31,7 @@ FILE_NAME = "stacks.txt"
 ANSWER_S = 2.0
 PY_SPY_S = 2.0  # it reads symbols of the interpreter first, 0.3 s on a slow machine
 FIRST_LOOK_S, LAST_LOOK_S = 0.001, 0.05
-ENDS_WITHIN_S = 1.0  # a killed py-spy, if the kernel lets it
+ENDS_WITHIN_S = 0.5  # who was killed, if the kernel lets it
 DUMP_BYTES_MAX = 4 << 20  # faulthandler writes 100 threads at most, of 100 frames each
 FILE_BYTES_MAX = 32 << 20  # a script whose timers end nobody can have many
 ADVICE = "install py-spy beside the launcher (pip install py-spy) to see"
@@ -168,7 +168,7 @@ def py_spy() -> str | None:
 def save(asked: Sequence[Asked], reason: str, spy: str | None, spare: Callable[[int], None]) -> list[str]:
     """Ask, wait for the answers, ask ``spy`` for the others, and append all to files; returns what could not be done.
 
-    Takes ``ANSWER_S + PY_SPY_S`` at most. ``spare`` is told the pid of each program that is started for it.
+    Takes ``ANSWER_S + PY_SPY_S + ENDS_WITHIN_S`` at most. ``spare`` is told the pid of each program that is started.
     """
     for one in asked:
         one.ask()
@@ -213,12 +213,13 @@ def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
             spare(program.pid)
             running.append((one, program))
     give_up_at = time.monotonic() + PY_SPY_S
+    late = []
     for one, program in running:
         try:
             out, err = program.communicate(timeout=max(0.0, give_up_at - time.monotonic()))
         except subprocess.TimeoutExpired:
             program.kill()
-            _let_go(program)
+            late.append(program)
             one.text = f"{_so_far(one)}, and py-spy did not tell within {PY_SPY_S:g} s"
             continue
         if one.is_gone:
@@ -232,15 +233,18 @@ def _ask(lacking: list[Asked], spy: str, spare: Callable[[int], None]) -> None:
         else:
             head = "told by py-spy:\n"
         one.text = head + without_our_frames(said)
+    _let_go(late)
 
 
-def _let_go(program: subprocess.Popen[bytes]) -> None:
-    """Of one that was killed: the kernel may hold it as it holds the worker."""
-    for stream in (program.stdout, program.stderr):
-        if stream is not None:
-            stream.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        program.wait(ENDS_WITHIN_S)
+def _let_go(killed: list[subprocess.Popen[bytes]]) -> None:
+    """The kernel may hold them as it holds the workers."""
+    give_up_at = time.monotonic() + ENDS_WITHIN_S
+    for program in killed:
+        for stream in (program.stdout, program.stderr):
+            if stream is not None:
+                stream.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            program.wait(max(0.0, give_up_at - time.monotonic()))
 
 
 def _so_far(one: Asked) -> str:

@@ -52,6 +52,8 @@ DEAF_TO = (
 KILL_FOR_S = 10.0
 # A killed process ends, and wakes us, within milliseconds; this is for one that does not, and for a fork seen too late.
 SCAN_AGAIN_S = 0.05
+# Who waits in the kernel may be of the job or a stranger. A busy disk lets go within that; what hosts the agent waits.
+UNSURE_FOR_S, UNSURE_AGAIN_S = 5.0, 0.2
 # The socket takes hundreds of packets; a keeper that has not read for this long is frozen, and the agent goes on.
 SEND_TIMEOUT_S = 1.0
 # Before it exits the keeper has only the agent's last packets to read.
@@ -338,20 +340,20 @@ class _KeeperProcess:
         return has_fallen(timer)
 
     def _kill_all(self) -> None:
-        give_up_at = time.monotonic() + KILL_FOR_S
+        give_up_at, unsure_until = time.monotonic() + KILL_FOR_S, time.monotonic() + UNSURE_FOR_S
         empty_scans = 0
         while empty_scans < 2 and time.monotonic() < give_up_at:
             for pid in [pid for pid, fd in self._pidfds.items() if has_ended(fd)]:
                 self._note_end(pid)
             self._tree.send(signal.SIGKILL, is_wanted=self._must_kill)
-            if not (self._has_fallen or self._is_over):
+            if not self._must_kill():
                 return
             if not self._tree.is_empty:
                 empty_scans = 0
                 self._wait_for_deaths()
-            elif self._tree.is_unsure:  # nobody waits for us: there is time to look until it can be told
+            elif self._tree.is_unsure and time.monotonic() < unsure_until:
                 empty_scans = 0
-                time.sleep(SCAN_AGAIN_S)
+                time.sleep(UNSURE_AGAIN_S)
             else:
                 empty_scans += 1
 
@@ -362,7 +364,7 @@ class _KeeperProcess:
         """
         if not self._is_over:
             self._read_packets()
-        return self._has_fallen or self._is_over
+        return not self._is_done and (self._has_fallen or self._is_over)
 
     def _wait_for_deaths(self) -> None:
         if not is_supported():

@@ -254,7 +254,7 @@ class Processes:
     def _say_not_warned(self) -> None:
         if self._naming is not None:
             self._naming.cancel()  # it names who is not warned of now, and may be later
-        left_out, self._not_warned = self._not_warned - set(self._channel.connected), set()
+        left_out, self._not_warned = self._not_warned - self._channel.connected, set()
         if left_out:
             self._console.say(not_passed(self._warned_by, left_out))
 
@@ -263,7 +263,7 @@ class Processes:
             return
         left_out = set(self.workers.pass_on(command.signal))
         if command.signal in ASK_FOR_CHECKPOINT:
-            left_out -= set(self._channel.connected)  # they are told, and may look for it
+            left_out -= self._channel.connected  # they are told, and may look for it
         if left_out:
             self._console.say(not_passed(command.signal, left_out))
 

@@ -73,9 +73,10 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
 
 
 def _start_deaf(thread: threading.Thread) -> None:
-    """Signals are for the main thread: a handler waits for it, and what another thread gets does not wake it."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
+    """Handlers run in the main thread alone, and a signal that another thread takes does not wake that one."""
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # from here on: the next call may raise what a handler raises, when it has blocked all
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         thread.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
