@@ -153,19 +153,19 @@ class Seat:
             last_call_s = self._settings.last_call_s + self._settings.ttl_s
             if is_last_call:
                 done, _ = await asyncio.wait([waiting], timeout=last_call_s)
-            was_spare, hope = False, None
+            may_hope, hope = False, None  # that a round takes it in, and which
             while not done:
                 patience_s = self._join_s
                 if await self._ask(self._is_spare):
-                    was_spare = True
+                    may_hope = True
                 else:
                     number, follows_its_wait = await self._ask(self._present_round)
-                    has_hope = waiting.done() or (number != hope and (was_spare or follows_its_wait))
+                    has_hope = waiting.done() or (number != hope and (may_hope or follows_its_wait))
                     if not has_hope:
                         if hope is not None:
                             text, _ = await self._who_is_here()  # others may have come and gone since
                         raise RendezvousTimeoutError(f"{text}, after {self._join_s:g} s (join timeout)")
-                    was_spare, hope = True, number
+                    may_hope, hope = True, number
                     patience_s += last_call_s
                 done, _ = await asyncio.wait([waiting], timeout=patience_s)
         return waiting.result()
@@ -251,8 +251,8 @@ class Seat:
         if not found:
             return 0, False
         record = decode(RoundRecord, found[0].value)
-        # A round is written when it opens and when it settles. Who came between the two is not told from who was here
-        # before once it has settled; it waits a little longer, that is all.
+        # A round is written when it opens, when it settles and when it is ended. Who came between two of these is not
+        # told from who was here before the first; it waits a little longer, that is all.
         was_here = bool(here) and here[0].create_revision < found[0].mod_revision
         return record.number, was_here and self._are_all_others(await self._members(store, record.previous))
 

@@ -42,8 +42,8 @@ class FileTimerServer:
     place of the signal, for an agent that has something to do before; it must not block. ``on_requests()`` is called
     when workers have made progress. Clients of torchelastic 2.13 can use the server. A line that is no request is
     dropped, and nothing it says can harm this process or pid 1. A FIFO that somebody has removed is made anew within
-    ``max_interval``, or at ``look()``; nothing that has taken its place is touched. Without one, who is too slow is
-    ended all the same.
+    ``max_interval``, or at ``look()``, and heard until its last client has closed it; nothing that has taken its place
+    is touched. Without one, who is too slow is ended all the same.
 
     >>> import tempfile
     >>> server = FileTimerServer(os.path.join(tempfile.mkdtemp(), "watchdog"), run_id="job")
@@ -319,8 +319,10 @@ class FileTimerServer:
     def _mend(self) -> None:
         """Make the FIFO anew if its name is free. Whatever has that name may be another server's, and stays."""
         try:
-            if not self._is_nameless():
+            if self._has_name():
+                self._has_told_loss = False
                 return
+            self._set_aside()
             self._open()
         except FileExistsError:
             self._tell_loss("something else has taken the place of", "remove it, and the FIFO is made anew")
@@ -333,23 +335,21 @@ class FileTimerServer:
             logger.warning("job %s: the timers' FIFO was removed by somebody, and is made anew", self._run_id)
             self._tell("watchdog file made anew", None)
 
-    def _is_nameless(self) -> bool:
-        """Whether no FIFO of ours has the name. One that has lost it is read on, until all who can write have gone.
-
-        A client that has opened it writes when it comes to that, torchelastic's, too, and does not look again.
-        """
-        if self._fifo is None:
-            return True
+    def _has_name(self) -> bool:
+        """Whether our FIFO is where it was made. Raises ``FileExistsError`` when something else is."""
         try:
-            if not self._fifo.is_at(self._file_path):
+            if self._fifo is not None and not self._fifo.is_at(self._file_path):
                 raise FileExistsError
         except (FileNotFoundError, NotADirectoryError):
+            return False
+        return self._fifo is not None
+
+    def _set_aside(self) -> None:
+        """Read the FIFO on without its name: who has opened it writes when it comes to that, and looks no more."""
+        if self._fifo is not None:
             self._fifo.let_go()
             self._nameless.append(self._fifo)
             self._fifo = None
-            return True
-        self._has_told_loss = False
-        return False
 
     def _tell_loss(self, what: str, cure: str) -> None:
         if not self._has_told_loss:

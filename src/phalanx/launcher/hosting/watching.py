@@ -72,8 +72,8 @@ class Watch(_Watching, Iterator[JobStatus]):
 
     >>> import phalanx
     >>> with phalanx.start(max, 3, 5) as job:
-    ...     phases = [status.phase for status in job.watch()]
-    >>> phases[-1]
+    ...     *_, last = job.watch()
+    >>> last.phase
     'ended'
     """
 

@@ -119,7 +119,7 @@ class EtcdCluster:
         if self._password is not None and self.member is not None:
             try:
                 await _close_the_door(session, self._password)
-            except BaseException:  # whoever tries again opens another one
+            except BaseException:  # cancelled, too: nobody else knows of this one
                 await session.close()
                 raise
         return ClusterStore(session, self)
