@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import tempfile
 import time
 import uuid
@@ -24,6 +23,7 @@ from phalanx.agent.stacks import TimerExpired
 from phalanx.errors._printable import printable
 from phalanx.multiprocessing.inotify import Inotify
 from phalanx.multiprocessing.marks import names_job
+from phalanx.multiprocessing.masks import all_signals_blocked
 from phalanx.multiprocessing.procfs import read_file, read_stat, start_ticks_of
 from phalanx.records import changed
 from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
@@ -187,15 +187,13 @@ class Watchdog:
         if before is not None:
             before()
         # A thread inherits the mask. The agent's signals are its loop's, and no other thread may take one of them.
-        mask = signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
-        try:
-            self._server.start()
-        except OSError as reason:
-            raise ValueError(
-                f"{TIMER_FILE}: the timer server cannot make {self._path!r}: {reason.strerror}"
-            ) from None
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        with all_signals_blocked():
+            try:
+                self._server.start()
+            except OSError as reason:
+                raise ValueError(
+                    f"{TIMER_FILE}: the timer server cannot make {self._path!r}: {reason.strerror}"
+                ) from None
 
     def _environment(self, inner: Callable[..., dict[str, str]], *place: Any) -> dict[str, str]:
         return {**inner(*place), TIMER_FILE: self._path, OUR_TIMER_FILE: self._path}

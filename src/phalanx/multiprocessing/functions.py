@@ -10,10 +10,9 @@ import errno
 import multiprocessing
 import os
 import pickle
-import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from phalanx.multiprocessing import function_worker
 from phalanx.multiprocessing.context import PContext
 from phalanx.multiprocessing.descriptors import given_limit
 from phalanx.multiprocessing.function_worker import Descriptor, Order
+from phalanx.multiprocessing.masks import all_signals_blocked
 from phalanx.multiprocessing.nameless import NamelessFile
 from phalanx.multiprocessing.pidfd import (
     EXIT_CODE_LOST,
@@ -122,20 +122,9 @@ class MultiprocessContext(PContext):
     def _spawn(self, local_rank: int, stdout: int | None, stderr: int | None) -> Child:
         with self._opening(local_rank, "the file for its result"):
             result = self._results[local_rank] = NamelessFile(f"phalanx-result-{local_rank}")
-        with self._blocked_signals() as unblocked:
+        # Over a fork: a signal that came before the child has dropped our handlers would be lost.
+        with all_signals_blocked() if self._forks() else contextlib.nullcontext() as unblocked:
             return self._spawn_with(local_rank, result, unblocked, stdout, stderr)
-
-    @contextlib.contextmanager
-    def _blocked_signals(self) -> Iterator[frozenset[int] | None]:
-        """Block all signals over a fork: one that came before the child has dropped our handlers would be lost."""
-        if not self._forks():
-            yield None
-            return
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        try:
-            yield frozenset(before)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _spawn_with(
         self,

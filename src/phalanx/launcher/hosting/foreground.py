@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from phalanx.agent.verdict.verdict import EX_UNAVAILABLE, EX_USAGE, Ending, Failure, others_told
+from phalanx.multiprocessing.masks import all_signals_blocked
 
 if TYPE_CHECKING:
     from phalanx.errors import ProcessFailure
@@ -56,7 +57,9 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
     before: dict[int, Any] = {}
     sender = threading.Thread(target=_hand_on, args=(agent, caught), name="phalanx-signals", daemon=True)
     try:
-        _start_deaf(sender)
+        # Handlers run in the main thread alone, and a signal that another thread takes does not wake that one.
+        with all_signals_blocked():
+            sender.start()
         for signum in (*stopping, *warning):
             there = signal.getsignal(signum)
             is_free = there is signal.SIG_DFL or (signum in stopping and there is not signal.SIG_IGN)
@@ -70,16 +73,6 @@ def _forwarded(agent: AgentProcess, stopping: Iterable[int], warning: Iterable[i
         caught.put(None)
         if sender.ident is not None:  # else a handler of the program has raised before it began
             sender.join()
-
-
-def _start_deaf(thread: threading.Thread) -> None:
-    """Handlers run in the main thread alone, and a signal that another thread takes does not wake that one."""
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:  # from here on: the next call may raise what a handler raises, when it has blocked all
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def _hand_on(agent: AgentProcess, caught: queue.SimpleQueue[int | None]) -> None:
