@@ -85,8 +85,8 @@ def test_of_more_threads_than_are_told_py_spy_is_asked_as_well(file: NamelessFil
     head, words, rest = text.partition("only the newest 100 threads are shown")
     assert words
     assert "in idle" in head
-    # Some systems let nobody look at other processes, and a busy machine takes longer than its limit.
-    assert "in_the_collective (" in rest or "py-spy says" in rest or "py-spy did not tell" in rest
+    # Some systems let nobody look at other processes.
+    assert "in_the_collective (" in rest or "py-spy says" in rest
 
 
 def test_few_threads_are_all_told_and_nothing_is_added(file: NamelessFile, tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class Job:
         self.folder = folder
         self.worker = folder / "worker.py"
         self.worker.write_text(textwrap.dedent(_WORKER))
+        self.said = ""  # by the agents of the last run
 
     def steps(self, name: str, *steps: int) -> Path:
         made = Checkpointer(self.folder / name, keep=9, rank=0, local_rank=0, world_size=1)
@@ -103,6 +104,7 @@ class Job:
         ]
         said = [agent.communicate(timeout=LIMIT_S)[1] for agent in agents]
         assert [agent.returncode for agent in agents] == [0] * nodes, said
+        self.said = "".join(said)
         lines = [json.loads(line) for line in told.read_text().splitlines()]
         assert sorted(rank for rank, _, _ in lines) == list(range(nodes * workers))
         return {found for _, found, _ in lines}, {rank: logged for rank, _, logged in lines}
@@ -197,3 +199,4 @@ def test_a_step_of_a_newer_release_is_not_passed_over(job: Job) -> None:
 def test_when_a_rank_dies_while_they_agree_the_next_round_agrees(job: Job) -> None:
     found, _ = job.run(job.steps("steps", 1, 2, 3), env={"DIES": "2"})
     assert found == {3}
+    assert "rank 2 failed: killed by SIGKILL (restart 1 of 1)" in job.said

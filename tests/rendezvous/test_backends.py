@@ -420,9 +420,8 @@ def test_a_lease_lives_through_a_call_that_hung_until_the_outage_was_over() -> N
             lease = await within(holder.grant(1))
             is_out.set()
             assert await asyncio.to_thread(hangs.wait, PATIENCE_S)
-            renewal = asyncio.ensure_future(
-                holder.renew(lease)
-            )  # it can be heard only when the call has returned
+            # It can be heard only when the call has returned.
+            renewal = asyncio.ensure_future(holder.renew(lease))
             await asyncio.sleep(1)  # more than what a machine that works may be late
             is_over.set()
             await within(renewal)

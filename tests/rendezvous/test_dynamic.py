@@ -7,7 +7,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -78,27 +78,68 @@ class Job:
         A member that is told of somebody asks for another round. Who is too late for that one's last call waits on, and
         the member is told again.
         """
-        while True:
+        for _ in range(5):
             until(member.num_nodes_waiting)
             [info] = self.met(member)
             until(lambda: late.done() or member.num_nodes_waiting())
             if late.done():
                 return info, late.result()
+        raise AssertionError("it was never taken in")
 
-    def looks_when(self, key: str, handler: DynamicRendezvousHandler) -> None:
-        """Let the join timeout of a node that waits be over only when the backend has its key under this name.
+    def has(self, key: str, handler: DynamicRendezvousHandler) -> bool:
+        """Whether the backend has this node's key under this name: "here", "joined"."""
+        pattern = rf"{key}/[^\"]*{handler._seat._settings.node_id}"
+        return re.search(pattern.encode(), self.cell.value or b"") is not None
+
+    def looks_when(self, holds: Callable[[], Awaitable[bool]], handler: DynamicRendezvousHandler) -> None:
+        """Let the join timeout of a node that waits be over only when this holds.
 
         However short that timeout is: what is shown is what comes after it.
         """
         seat = handler._seat
-        node_id, look = seat._settings.node_id, seat._who_is_here
+        look = seat._who_is_here
 
         async def who_is_here() -> tuple[str, bool]:
-            while not re.search(rf"{key}/[^\"]*{node_id}".encode(), self.cell.value or b""):  # noqa: ASYNC110
+            while not await holds():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             return await look()
 
         setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
+
+    def answers_of(
+        self,
+        spare: DynamicRendezvousHandler,
+        holds: Callable[[], Awaitable[bool]],
+        *,
+        short: int,
+        then_s: float,
+    ) -> list[bool]:
+        """Let the join timeout of a spare be over only when this holds, and be short until it has asked so many times
+        whether it is a spare, and ``then_s`` from then on. What it hears each time is in the list.
+        """
+        seat, answers = spare._seat, list[bool]()
+        ask = seat._is_spare
+
+        async def is_over() -> bool:
+            if not await holds():
+                return False
+            # A node that has its own life by now; this is for how long the seat waits for a last call.
+            seat._settings = changed(seat._settings, last_call_s=0.1, ttl_s=0.1)
+            set_patience()
+            return True
+
+        async def is_spare(store: Store) -> bool:
+            answers.append(await ask(store))
+            set_patience()
+            return answers[-1]
+
+        def set_patience() -> None:
+            seat._join_s = then_s if len(answers) >= short else 0.1
+
+        seat._join_s = 0.1
+        self.looks_when(is_over, spare)
+        setattr(seat, "_is_spare", is_spare)  # noqa: B010
+        return answers
 
     def looks_in(
         self, phase: Phase, spare: DynamicRendezvousHandler, *, then_s: float = PATIENCE_S
@@ -106,62 +147,27 @@ class Job:
         """Let the join timeout of a spare be over only when the present round is in this phase, and last ``then_s``
         from then on. What it hears each time that it asks whether it is a spare is in the list.
         """
-        seat, answers = spare._seat, list[bool]()
-        look, ask = seat._who_is_here, seat._is_spare
+        seat = spare._seat
 
         async def is_in_phase(store: Store) -> bool:
             record, _ = await seat._membership(store)
             return record is not None and record.phase is phase
 
-        async def who_is_here() -> tuple[str, bool]:
-            while not await seat._ask(is_in_phase):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            # A node that has its own life by now; this is for how long the seat waits for a last call.
-            seat._settings = changed(seat._settings, last_call_s=0.1, ttl_s=0.1)
-            seat._join_s = then_s
-            return await look()
+        return self.answers_of(spare, lambda: seat._ask(is_in_phase), short=0, then_s=then_s)
 
-        async def is_spare(store: Store) -> bool:
-            answers.append(await ask(store))
-            return answers[-1]
-
-        seat._join_s = 0.1
-        setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
-        setattr(seat, "_is_spare", is_spare)  # noqa: B010
-        return answers
-
-    def has_come(self, handler: DynamicRendezvousHandler) -> bool:
-        """Whether the backend knows that this node is here."""
-        key = rf"here/[^\"]*{handler._seat._settings.node_id}"
-        return re.search(key.encode(), self.cell.value or b"") is not None
-
-    def impatient(self, spare: DynamicRendezvousHandler) -> threading.Event:
-        """Let a node's join timeout be short until it has passed twice, which sets the event, and long after that.
+    def impatient(self, spare: DynamicRendezvousHandler) -> Callable[[], bool]:
+        """Let a node's join timeout be short until it has passed twice, and long after that. What is returned tells
+        whether it has.
 
         Whenever it is over the node asks whether it is a spare, and it is none while the round is being formed that
         takes it in.
         """
-        seat, has_waited, answers = spare._seat, threading.Event(), list[bool]()
-        self.looks_when("here", spare)
-        look, ask = seat._who_is_here, seat._is_spare
 
-        async def who_is_here() -> tuple[str, bool]:
-            found = await look()
-            # A node that has its own life by now; this is for how long the seat waits for a last call.
-            seat._settings = changed(seat._settings, last_call_s=0.1, ttl_s=0.1)
-            return found
+        async def is_here() -> bool:
+            return self.has("here", spare)
 
-        async def is_spare(store: Store) -> bool:
-            answers.append(await ask(store))
-            if len(answers) == 2:
-                seat._join_s = PATIENCE_S
-                has_waited.set()
-            return answers[-1]
-
-        seat._join_s = 0.5
-        setattr(seat, "_who_is_here", who_is_here)  # noqa: B010 # of this node alone
-        setattr(seat, "_is_spare", is_spare)  # noqa: B010
-        return has_waited
+        answers = self.answers_of(spare, is_here, short=2, then_s=PATIENCE_S)
+        return lambda: len(answers) >= 2
 
 
 @contextmanager
@@ -270,7 +276,7 @@ def test_a_spare_waits_without_limit_and_steps_in_for_a_node_that_leaves() -> No
         found.met(a)
         has_waited = found.impatient(b)
         [spare] = found.meet(b)
-        until(has_waited.is_set)
+        until(has_waited)
         assert not spare.done()
         a._seat.leave(PATIENCE_S)  # as a process that is told to stop: the job goes on
         assert spare.result(PATIENCE_S).world_size == 1
@@ -282,7 +288,7 @@ def test_a_spare_whose_time_is_over_while_a_round_is_formed_anew_waits_for_that_
         found.met(a, b)
         answers = found.looks_in(Phase.JOINING, c)
         [spare] = found.meet(c)
-        until(lambda: found.has_come(c))
+        until(lambda: found.has("here", c))
         for member in (a, b):
             member._seat.leave(PATIENCE_S)
         until(lambda: answers)
@@ -297,7 +303,7 @@ def test_a_spare_whose_time_is_over_while_a_round_is_ended_waits_for_the_next() 
         found.met(a, b)
         answers = found.looks_in(Phase.COLLECTING, c)
         [spare] = found.meet(c)
-        until(lambda: found.has_come(c))
+        until(lambda: found.has("here", c))
         a._seat.leave(PATIENCE_S)
         until(lambda: answers)  # and b has not stopped its workers
         infos = [*found.met(b), spare.result(PATIENCE_S)]
@@ -310,7 +316,7 @@ def test_a_spare_waits_for_a_round_that_is_formed_anew_no_longer_than_others_wou
         found.met(a, b)
         answers = found.looks_in(Phase.JOINING, c, then_s=0.5)
         [spare] = found.meet(c)
-        until(lambda: found.has_come(c))
+        until(lambda: found.has("here", c))
         for member in (a, b):
             member._seat.leave(PATIENCE_S)
         with pytest.raises(RendezvousTimeoutError, match=r"of 2 nodes are ready .+, after 0\.5 s"):
@@ -349,7 +355,7 @@ def test_a_spare_that_was_not_needed_is_told_so_and_that_is_no_failure() -> None
         found.met(a)
         has_waited = found.impatient(b)
         [spare] = found.meet(b)
-        until(has_waited.is_set)
+        until(has_waited)
         assert not spare.done()
         a.set_closed()
         with pytest.raises(RendezvousGracefulExitError):
@@ -381,7 +387,11 @@ def test_shutting_down_closes_and_leaves_no_thread() -> None:
 def test_too_few_nodes_are_named_when_the_join_timeout_is_over_and_may_try_again() -> None:
     with job(2, 2, join=1) as found:
         a = found.node()
-        found.looks_when("joined", a)
+
+        async def has_joined() -> bool:
+            return found.has("joined", a)
+
+        found.looks_when(has_joined, a)
         with pytest.raises(
             RendezvousTimeoutError, match=r"1 of 2 nodes are ready \(.+\); 1 more needed, after 1 s"
         ):
@@ -413,7 +423,7 @@ def test_an_interrupted_wait_leaves_the_job() -> None:
     with job(2, 2) as found:
         a, b, c = found.node(), found.node(), found.node()
         [waiting] = found.meet(a)
-        until(lambda: found.cell.value is not None and b"here/" in found.cell.value)
+        until(lambda: found.has("here", a))
         a._seat.leave(PATIENCE_S)
         with pytest.raises(RuntimeError, match="stopped while somebody waited"):
             waiting.result(PATIENCE_S)

@@ -15,6 +15,8 @@ from phalanx.store.memory import MemoryStore
 from phalanx.store.port import Store
 from phalanx.store.synchronous import SynchronousStore
 
+LIMIT_S = 60.0  # nothing here is waited for so long, unless it never comes
+
 
 async def _memory() -> Store:
     return MemoryStore()
@@ -75,7 +77,9 @@ def test_a_barrier_opens_when_all_have_come(store: Any) -> None:
 def test_a_barrier_that_does_not_open_names_who_is_missing(store: Any) -> None:
     def come(rank: int) -> None:
         # Rank 0 names who is missing when its second is over: rank 2 is not to be one of them.
+        limit_at = time.monotonic() + LIMIT_S
         while rank == 0 and not store.check(["gate2/TRACE"]):
+            assert time.monotonic() < limit_at, "rank 2 has left no trace"
             time.sleep(0.01)
         barrier(store, 3, "gate", 1, rank, lambda one: f"host{one}", 60)
 

@@ -10,15 +10,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.timer.waiting import LIMIT_S, soon
 
 from phalanx.timer import FileTimerServer
 from phalanx.timer.fifo import Fifo
 from phalanx.timer.requests import FileTimerRequest
-
-LIMIT_S = 60.0  # nothing here is waited for so long, unless it never comes
 
 
 @pytest.fixture
@@ -54,13 +54,6 @@ def write(fd: int, scope: str, at: float) -> None:
 def scopes(server: FileTimerServer) -> list[str]:
     found = server.get_expired_timers(time.time() + 2000).get(os.getppid(), [])
     return sorted(one.scope_id for one in found)
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    limit_at = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < limit_at
-        time.sleep(0.005)
 
 
 def descriptors_of_removed(fifo: str) -> int:
@@ -164,13 +157,18 @@ def test_a_removed_fifo_that_nobody_has_open_is_closed_at_once(
 def test_a_server_that_is_stopped_leaves_no_removed_fifo_open(fifo: str) -> None:
     server = FileTimerServer(fifo, "job", max_interval=60)
     server.start()
-    late = opened(fifo)
-    os.unlink(fifo)
-    server.stop()
-    assert descriptors_of_removed(fifo) == 1
-    with pytest.raises(BrokenPipeError):  # which our client takes for a server that has gone
-        write(late, "late", time.time() + 1000)
-    os.close(late)
+    fds: list[int] = []
+    try:
+        fds.append(opened(fifo))
+        os.unlink(fifo)
+        server.stop()
+        assert descriptors_of_removed(fifo) == 1
+        with pytest.raises(BrokenPipeError):  # which our client takes for a server that has gone
+            write(fds[0], "late", time.time() + 1000)
+    finally:
+        server.stop()
+        for fd in fds:
+            os.close(fd)
 
 
 class Between(logging.Handler):
@@ -207,39 +205,41 @@ def test_what_a_worker_has_written_into_the_removed_fifo_is_heard_before_what_it
         write(fds[1], "last", time.time() + 1000)
 
     between, logger = Between(write_to_both), logging.getLogger("phalanx.timer.file_server")
-    logger.addHandler(between)
     server = FileTimerServer(fifo, "job", max_interval=60, log_event=told)
-    server.start()
-    fds.append(opened(fifo))
+    logger.addHandler(between)
     try:
+        server.start()
+        fds.append(opened(fifo))
         os.unlink(fifo)
         server.look()
         soon(lambda: "last" in scopes(server))
-        os.close(fds[0])
+        os.close(fds.pop(0))
         soon(lambda: descriptors_of_removed(fifo) == 0)  # all that was in it is heard
         assert scopes(server) == ["last"]
     finally:
         server.stop()
         logger.removeHandler(between)
-        os.close(fds[1])
+        for fd in fds:
+            os.close(fd)
 
 
 def test_half_a_line_in_a_removed_fifo_spoils_no_line_of_the_new_one(fifo: str) -> None:
-    old = Fifo(fifo)
-    late = opened(fifo)
-    os.unlink(fifo)
-    old.let_go()
-    new = Fifo(fifo)
-    os.write(late, b"half")
-    assert (old.read(), new.read()) == (b"half", b"")
-    assert not old.is_at_end
-    os.close(late)
-    assert (old.read(), new.read()) == (b"", b"")
-    assert (old.is_at_end, new.is_at_end) == (True, False)
-    assert new.is_at(fifo)
-    assert not old.is_at(fifo)
-    old.close()
-    new.close()
+    with ExitStack() as stack:
+        old = Fifo(fifo)
+        stack.callback(old.close)
+        late = stack.enter_context(open(opened(fifo), "wb", buffering=0))
+        os.unlink(fifo)
+        old.let_go()
+        new = Fifo(fifo)
+        stack.callback(new.close)
+        late.write(b"half")
+        assert (old.read(), new.read()) == (b"half", b"")
+        assert not old.is_at_end
+        late.close()
+        assert (old.read(), new.read()) == (b"", b"")
+        assert (old.is_at_end, new.is_at_end) == (True, False)
+        assert new.is_at(fifo)
+        assert not old.is_at(fifo)
 
 
 @pytest.mark.parametrize("other", ["a file", "a FIFO"])

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +18,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.compat.marks import shows_names
+from tests.timer.waiting import soon
 
 from phalanx.timer import FileTimerClient, FileTimerServer, configure, expires, file_client
 from phalanx.timer.requests import FileTimerRequest
 
 OURS = "phalanx.timer"
 TORCHS = "torch.distributed.elastic.timer"
-LIMIT_S = 60.0  # nothing here is waited for so long, unless it never comes
 
 
 @pytest.fixture
@@ -60,13 +60,6 @@ def ended(process: subprocess.Popen[str]) -> int:
         process.communicate()
         raise
     return process.returncode
-
-
-def soon(holds: Callable[[], bool]) -> None:
-    limit_at = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < limit_at
-        time.sleep(0.005)
 
 
 def take_place_of(fifo: str, text: str) -> None:

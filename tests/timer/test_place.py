@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.timer.waiting import LIMIT_S
 
 from phalanx.timer import FileTimerServer
 from phalanx.timer.requests import FileTimerRequest
-
-LONG_S = 60.0  # nothing here is waited for so long, unless it never comes
 
 
 class Told(logging.Handler):
@@ -36,7 +35,7 @@ class Told(logging.Handler):
 
     def wait_for(self, text: str) -> None:
         with self._news:
-            assert self._news.wait_for(lambda: any(text in one for one in self.lines), LONG_S), self.lines
+            assert self._news.wait_for(lambda: any(text in one for one in self.lines), LIMIT_S), self.lines
 
 
 @pytest.fixture
@@ -70,14 +69,14 @@ def test_without_its_folder_a_slow_worker_is_ended_all_the_same_and_the_fifo_com
         told.wait_for("No such file or directory: nothing is in the place of the timers' FIFO")
         assert not ended.is_set()
         asked_before.expiration_time = time.time()  # the book is the thread's: nothing is entered from here
-        assert ended.wait(LONG_S)
+        assert ended.wait(LIMIT_S)
         folder.mkdir()
         told.wait_for("was removed by somebody, and is made anew")
         ended.clear()
         fd = os.open(fifo, os.O_WRONLY)
         write(fd, FileTimerRequest(os.getppid(), "forward", time.time(), 9))
         os.close(fd)
-        assert ended.wait(LONG_S)
+        assert ended.wait(LIMIT_S)
     finally:
         server.stop()
     assert not any("goes on after an error" in one for one in told.lines)
@@ -144,7 +143,7 @@ def test_a_forked_child_of_a_killed_server_does_not_keep_the_next_one_away(tmp_p
     fifo = str(tmp_path / "watchdog")
     words = [sys.executable, "-c", DIES, fifo]
     with subprocess.Popen(words, stdin=subprocess.PIPE) as killed:
-        assert killed.wait(LONG_S) == -signal.SIGKILL
+        assert killed.wait(LIMIT_S) == -signal.SIGKILL
         server = FileTimerServer(fifo, "job")
         server.start()
         server.stop()

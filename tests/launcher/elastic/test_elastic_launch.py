@@ -463,9 +463,8 @@ def test_a_stop_signal_stops_the_job_and_is_raised(tmp_path: Path) -> None:
         [sys.executable, str(script), str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
         wait_until(lambda: len(list(folder.iterdir())) == 2)
-        wait_until(
-            lambda: handles(process.pid, signal.SIGTERM)
-        )  # workers may be there before their program waits
+        # Workers may be there before their program waits.
+        wait_until(lambda: handles(process.pid, signal.SIGTERM))
         process.send_signal(signal.SIGTERM)
         told, _ = process.communicate(timeout=PATIENCE_S)
     assert told == "stopped by 15 True\n"

@@ -74,7 +74,8 @@ def let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     folder.mkdir()
     # The interpreter of agents and workers imports it before anything else.
     (folder / "sitecustomize.py").write_text(
-        f"import os, time\nwhile not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)\n"
+        f"import os, time\nends_at = time.monotonic() + {LIMIT_S}\n"
+        f"while not os.path.exists({str(gate)!r}) and time.monotonic() < ends_at:\n    time.sleep(0.01)\n"
     )
     path = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))

@@ -245,7 +245,10 @@ def test_a_job_is_awaited_beside_other_tasks(tmp_path: Path) -> None:
     """It ends only after another task has gone on while it is awaited."""
 
     def train(gate: str) -> int:
+        ends_at = time.monotonic() + LIMIT_S
         while not os.path.exists(gate):
+            if time.monotonic() > ends_at:
+                raise TimeoutError("no other task has gone on")
             time.sleep(0.01)
         return int(os.environ["RANK"])
 

@@ -210,7 +210,7 @@ def test_ctrl_c_stops_the_workers_with_their_grace_and_comes_out(programs: Progr
     # naps, for a signal right before one long sleep would be heard at its end.
     process = programs.start(
         """
-        import os, signal, sys, threading, time
+        import os, signal, sys, threading, time, traceback
         import phalanx
 
         def train():
@@ -227,15 +227,19 @@ def test_ctrl_c_stops_the_workers_with_their_grace_and_comes_out(programs: Progr
 
         def names_of_frames(frame):
             while frame:
-                yield frame.f_code.co_name
+                yield frame.f_code.co_qualname
                 frame = frame.f_back
 
         def tell_when_it_waits(main=threading.main_thread().ident):
-            while "ready_of" not in names_of_frames(sys._current_frames()[main]):
+            limit_at = time.monotonic() + 60
+            while not {"AgentProcess.wait", "ready_of"} <= set(names_of_frames(sys._current_frames()[main])):
+                if time.monotonic() > limit_at:
+                    traceback.print_stack(sys._current_frames()[main])
+                    os._exit(1)  # and the workers, who wait for it, end with their program
                 time.sleep(0.01)
             open("waits", "w").close()
 
-        threading.Thread(target=tell_when_it_waits).start()
+        threading.Thread(target=tell_when_it_waits, daemon=True).start()
         try:
             phalanx.launch(train, nproc=2)
         except KeyboardInterrupt:

@@ -7,13 +7,12 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
-from tests.store.etcd.servers import cluster, free_ports
+from tests.store.etcd.servers import answered, cluster, free_ports
 from tests.system.launch import two_free_ports
 
 from phalanx.cli.run import launch_values
@@ -24,8 +23,6 @@ from phalanx.rendezvous.keys import JobKeys
 from phalanx.store.port import Refused, Store, Unclear
 
 PATIENCE_S = 30
-
-T = TypeVar("T")
 
 
 def meet(*words: str, program: Sequence[str] = ("true",)) -> Meeting:
@@ -42,14 +39,6 @@ def port() -> int:
 @pytest.fixture
 def endpoint(port: int) -> tuple[str, ...]:
     return ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}")
-
-
-async def answered(ask: Callable[[], Awaitable[T]]) -> T:
-    """What comes of it. An attempt that lasts too long on a busy machine, or finds no majority yet, is made again."""
-    while True:
-        with suppress(Unclear):
-            return await ask()
-        await asyncio.sleep(0.1)
 
 
 async def share(first: Meeting, second: Meeting) -> tuple[Store, Store]:

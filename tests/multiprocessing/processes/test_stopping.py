@@ -49,9 +49,8 @@ def test_closing_before_the_start_and_twice_is_no_error(shells: Shells) -> None:
 def test_the_worker_alone_gets_the_signal_and_its_children_get_term_when_it_has_ended(
     shells: Shells, tmp_path: Path, soon: Soon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        machine, "TREE_TERM_S", 30.0
-    )  # a child on a busy machine is not killed before it has written
+    # A child on a busy machine is not killed before it has written.
+    monkeypatch.setattr(machine, "TREE_TERM_S", 30.0)
     log = tmp_path / "log"
     child = (
         f"trap 'echo child INT >> {log}' INT; trap 'echo child TERM >> {log}; exit' TERM; echo up >> {log}"

@@ -66,12 +66,12 @@ class Scripted:
 
 
 @asynccontextmanager
-async def scripted() -> AsyncIterator[Scripted]:
-    """A server of this kind on a port of its own."""
+async def scripted(service: Scripted | None = None) -> AsyncIterator[Scripted]:
+    """A server of this kind, or one that can do more, on a port of its own."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop.time, _Clock):  # before anybody keeps the method
         loop.time = _Clock(loop)  # type: ignore[method-assign]
-    service = Scripted()
+    service = service or Scripted()
     server = Server([service], codec=AnyCodec())
     await server.start("127.0.0.1", 0)
     [listening] = server._server.sockets  # type: ignore[union-attr]  # grpclib does not tell its port

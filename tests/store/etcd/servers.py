@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.system.launch import two_free_ports
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.binary import find_etcd
 from phalanx.store.port import Unclear
+
+T = TypeVar("T")
 
 PATIENCE_S = 60
 
@@ -108,14 +110,19 @@ async def serving(members: Sequence[Member], **options: Any) -> None:
     """Wait until each member answers by itself."""
     for member in members:
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    with contextlib.suppress(Unclear):
-                        store = await open_etcd(
-                            f"{member.scheme}://{member.endpoint}", attempt_s=0.5, **options
-                        )
-                        await store.close()
-                        break
-                    await asyncio.sleep(0.1)
+            store = await answered(
+                partial(open_etcd, f"{member.scheme}://{member.endpoint}", attempt_s=0.5, **options)
+            )
         except TimeoutError:
             raise AssertionError("\n".join(map(str, members))) from None
+        await store.close()
+
+
+async def answered(ask: Callable[[], Awaitable[T]]) -> T:
+    """What comes of it. An attempt that lasts too long on a busy machine, or finds no majority yet, is made again."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await ask()
+            except Unclear:
+                await asyncio.sleep(0.1)

@@ -206,12 +206,16 @@ def test_a_renewal_goes_round_the_members_within_the_time_of_a_short_lease() -> 
         async def renew(request: Any, stream: Stream[Any, Any]) -> None:
             await stream.send_message(KEEP_ALIVE.reply(header=header(), TTL=3))
 
-        first.on(KEEP_ALIVE, silent)
+        now = asyncio.get_running_loop().time
+        store._ttls[5] = 80  # an attempt is a quarter of it, and shorter than the session's
+        first.on(KEEP_ALIVE, silent_for(20.0))
         second.on(KEEP_ALIVE, renew)
+        begun_at = now()
         await store.renew(5)
+        assert now() - begun_at < 60.0
         assert (len(first.asked(KEEP_ALIVE)), len(second.asked(KEEP_ALIVE))) == (1, 1)
 
-    on_servers(2, story)
+    on_servers(2, story, attempt_s=60.0)
 
 
 def test_a_silent_renewal_moves_the_watches_too() -> None:

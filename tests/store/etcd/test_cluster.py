@@ -10,16 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from grpclib.const import Handler, Status
 from grpclib.exceptions import GRPCError
-from grpclib.server import Server
-from tests.store.etcd.scripted import AnyCodec, Script, Scripted, never, until
-from tests.store.etcd.servers import free_ports
+from tests.store.etcd.scripted import Script, Scripted, never, scripted, until
+from tests.store.etcd.servers import answered, free_ports
 
 from phalanx.store.etcd import cluster, open_etcd
 from phalanx.store.etcd.cluster import ClusterStore, EtcdCluster
@@ -53,19 +52,7 @@ def on_agents(story: Callable[[list[EtcdCluster]], Awaitable[None]], agents: lis
 
 async def opened(agent: EtcdCluster) -> ClusterStore:
     """Try until there is a majority, as a session does."""
-    while True:
-        try:
-            return await agent.open()
-        except Unclear:
-            await asyncio.sleep(0.1)
-
-
-async def answered(call: Callable[[], Awaitable[object]]) -> object:
-    while True:
-        try:
-            return await call()
-        except Unclear:
-            await asyncio.sleep(0.1)
+    return await answered(agent.open)
 
 
 @pytest.mark.slow
@@ -83,7 +70,7 @@ def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> N
             os.kill(pid, signal.SIGKILL)
             for other, store in enumerate(stores):
                 key = f"/t/{number}/{other}"
-                await answered(lambda store=store, key=key: store.put(key, b""))  # type: ignore[misc]
+                await answered(partial(store.put, key, b""))
             # It starts again by itself, with its data.
             while agent.member.pid in (None, pid):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -91,7 +78,7 @@ def test_three_agents_run_a_member_each_and_any_one_may_die(tmp_path: Path) -> N
         assert spared[-1] == agents[0].member.pid
         assert len(set(spared)) == 2
         listing = await answered(lambda: stores[0].list("/t/"))
-        assert len(listing.items) == 9  # type: ignore[attr-defined]
+        assert len(listing.items) == 9
         await asyncio.gather(*(store.close() for store in stores))
         assert not any(store.is_host for store in stores)
 
@@ -134,25 +121,15 @@ def test_only_who_knows_the_secret_is_let_in(tmp_path: Path) -> None:
     on_agents(story, agents)
 
 
-@asynccontextmanager
-async def at_the_door(script: Script) -> AsyncIterator[Scripted]:
-    """A server that answers the first step of closing the door as it is told."""
+class AtTheDoor(Scripted):
+    """Answers the first step of closing the door as it is told."""
 
-    class WithUsers(Scripted):
-        def __mapping__(self) -> dict[str, Handler]:
-            return {**super().__mapping__(), cluster._ADD_ROLE.path: self._handler(cluster._ADD_ROLE)}
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self.on(cluster._ADD_ROLE, script)
 
-    service = WithUsers()
-    service.on(cluster._ADD_ROLE, script)
-    server = Server([service], codec=AnyCodec())
-    await server.start("127.0.0.1", 0)
-    [listening] = server._server.sockets  # type: ignore[union-attr]  # grpclib does not tell its port
-    service.endpoint = f"127.0.0.1:{listening.getsockname()[1]}"
-    try:
-        yield service
-    finally:
-        server.close()
-        await server.wait_closed()
+    def __mapping__(self) -> dict[str, Handler]:
+        return {**super().__mapping__(), cluster._ADD_ROLE.path: self._handler(cluster._ADD_ROLE)}
 
 
 async def refuse(request: object, stream: object) -> None:
@@ -162,7 +139,7 @@ async def refuse(request: object, stream: object) -> None:
 @pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "cancelled"])
 def test_no_connection_stays_open_when_the_door_could_not_be_closed(is_refused: bool, tmp_path: Path) -> None:
     async def story() -> None:
-        async with at_the_door(refuse if is_refused else never) as server:
+        async with scripted(AtTheDoor(refuse if is_refused else never)) as server:
             agent = EtcdCluster([server.endpoint], job="job", folder=tmp_path, secret=b"secret")
             agent.member = EtcdMember([], log=tmp_path / "log")  # as if the server were ours
             if is_refused:
@@ -286,7 +263,7 @@ asyncio.run(run())
                 await asyncio.sleep(0.1)
             return
         store = await answered(lambda: open_etcd(f"127.0.0.1:{port}", attempt_s=0.5))
-        await store.close()  # type: ignore[attr-defined]
+        await store.close()
 
     async def gone() -> None:
         ended = asyncio.Event()

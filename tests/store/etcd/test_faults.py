@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from tests.store.etcd.servers import FAST, Member, cluster, serving
+from tests.store.etcd.servers import FAST, Member, answered, cluster, serving
 
 from phalanx.store.etcd import open_etcd
 from phalanx.store.etcd.binary import find_etcd
@@ -19,32 +19,20 @@ from phalanx.store.port import Batch, Compare, Field, LeaseExpired, Put, StoreRe
 
 pytestmark = pytest.mark.slow
 
-T = TypeVar("T")
-
 PATIENCE_S = 60
 COUNTER, DONE, ONCE, ALIVE, END = "/t/counter", "/t/done/", "/t/once/", "/t/alive", "/t/end"
 
 
-async def eventually(call: Callable[[], Awaitable[T]]) -> T:
-    """Repeat what may be unclear until it is not."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            try:
-                return await call()
-            except Unclear:
-                await asyncio.sleep(0.1)
-
-
 async def opened(members: Sequence[Member], **options: Any) -> EtcdV3Store:
     """A client of these members, which serve already, but may be slow."""
-    return await eventually(lambda: open_etcd([member.endpoint for member in members], **options))
+    return await answered(lambda: open_etcd([member.endpoint for member in members], **options))
 
 
 async def create(store: EtcdV3Store, key: str, value: bytes, lease: int = 0) -> int:
     """Make a key, once, whatever becomes of attempts that were unclear. Its revision is returned."""
     once = ((Compare(key, Field.VERSION, 0),), (Put(key, value, lease),))
-    await eventually(lambda: store.transaction(*once))
-    item = await eventually(lambda: store.get(key))
+    await answered(lambda: store.transaction(*once))
+    item = await answered(lambda: store.get(key))
     assert item is not None
     return item.mod_revision
 
@@ -175,8 +163,8 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             load = Load(store)
             # A leader that waits for a processor for a tenth of a second is voted out: each call may be unclear.
             start = await create(store, COUNTER, b"0")
-            lease = await eventually(lambda: store.grant(10))
-            await eventually(lambda: store.put(ALIVE, b"", lease=lease))
+            lease = await answered(lambda: store.grant(10))
+            await answered(lambda: store.put(ALIVE, b"", lease=lease))
             watch = store.watch("/t/", start)
             tasks = [
                 asyncio.ensure_future(work) for work in (load.count("a"), load.count("b"), load.write_once())
@@ -189,18 +177,18 @@ def test_no_lease_write_or_event_is_lost_or_doubled_while_members_die_and_freeze
             await asyncio.gather(*tasks)
             if keeping.done():
                 await keeping  # which tells how the lease ended
-            end = await eventually(lambda: store.put(END, b""))
+            end = await answered(lambda: store.put(END, b""))
             async with asyncio.timeout(PATIENCE_S):
                 await seeing
 
-            counter = await eventually(lambda: store.get(COUNTER))
-            done = await eventually(lambda: store.list(DONE))
+            counter = await answered(lambda: store.get(COUNTER))
+            done = await answered(lambda: store.list(DONE))
             assert counter is not None
             assert int(counter.value) == len(done.items) >= load.counted > 300
-            alive = await eventually(lambda: store.get(ALIVE))
+            alive = await answered(lambda: store.get(ALIVE))
             assert alive is not None
             keeping.cancel()
-            once = await eventually(lambda: store.list(ONCE))
+            once = await answered(lambda: store.list(ONCE))
             assert {item.version for item in once.items} == {1}
             assert {item.key for item in once.items} >= set(load.certain)
             # What a watch without any trouble sees of the same history, event by event.
@@ -228,7 +216,7 @@ def test_a_watch_alone_leaves_a_frozen_member() -> None:
             watch = watching.watch("/t/", 1 + await create(writing, "/t/", b""))
             for member in members:  # one of them is the one that it watches
                 member.freeze()
-                revision = await eventually(lambda: writing.put("/t/", b""))
+                revision = await answered(lambda: writing.put("/t/", b""))
                 async with asyncio.timeout(PATIENCE_S):
                     while (await anext(aiter(watch))).revision < revision:
                         pass
@@ -258,7 +246,7 @@ def test_without_a_majority_calls_are_unclear_and_a_watch_goes_on_when_it_is_bac
             for member in members[:2]:
                 member.start()
             await serving(members)
-            revision = await eventually(lambda: store.put("/t/", b"2"))
+            revision = await answered(lambda: store.put("/t/", b"2"))
             async with asyncio.timeout(PATIENCE_S):
                 while (batch := await anext(aiter(watch))).revision < revision:
                     # Applied late, which is what unclear means.
@@ -273,7 +261,7 @@ def test_a_restarted_server_is_gone_on_with() -> None:
     async def run() -> None:
         async with cluster(1, arguments=FAST) as [member]:
             store = await opened([member])
-            lease = await eventually(lambda: store.grant(60))
+            lease = await answered(lambda: store.grant(60))
             start = await create(store, "/t/", b"0", lease)
             watch = store.watch("/t/", start)
             member.kill()
@@ -281,8 +269,8 @@ def test_a_restarted_server_is_gone_on_with() -> None:
                 await store.get("/t/")
             member.start()
             await serving([member])
-            await eventually(lambda: store.renew(lease))
-            await eventually(lambda: store.put("/t/", b"1"))
+            await answered(lambda: store.renew(lease))
+            await answered(lambda: store.put("/t/", b"1"))
             async with asyncio.timeout(PATIENCE_S):
                 assert [(await anext(aiter(watch))).changes[0].kv.value for _ in range(2)] == [b"0", b"1"]
             await store.close()
@@ -295,8 +283,8 @@ def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> 
     async def run() -> None:
         async with cluster(1, arguments=FAST) as [member]:
             store = await opened([member])
-            await eventually(lambda: store.put("/t/", b""))
-            start = await eventually(lambda: store.put("/t/", b""))
+            await answered(lambda: store.put("/t/", b""))
+            start = await answered(lambda: store.put("/t/", b""))
             watch = store.watch("/t/", start + 1)
             member.kill()
             member.forget()
@@ -306,7 +294,7 @@ def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> 
             await serving([member])
             async with asyncio.timeout(PATIENCE_S):
                 with pytest.raises(StoreReset):
-                    await eventually(lambda: store.get("/t/"))  # once it has been seen, it is known for good
+                    await answered(lambda: store.get("/t/"))  # once it has been seen, it is known for good
                 for call in (store.get("/t/"), store.put("/t/", b""), store.grant(5)):
                     with pytest.raises(StoreReset):
                         await call
@@ -315,7 +303,7 @@ def test_a_server_that_lost_its_data_is_another_store(is_same_cluster: bool) -> 
                 with pytest.raises(StoreReset):
                     await anext(aiter(store.watch("/t/", 1)))
             other = await opened([member])
-            assert await eventually(lambda: other.get("/t/")) is None
+            assert await answered(lambda: other.get("/t/")) is None
             await other.close()
             await store.close()
 

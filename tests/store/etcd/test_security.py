@@ -200,10 +200,8 @@ def test_a_role_that_covers_the_keys_of_jobs_alone_is_enough() -> None:
             await session.ask(call, request, is_repeatable=False)
         permission = ("role", "grant-permission", "jobs", "readwrite", "/phalanx/", "--prefix")
         as_root = ("--endpoints", member.endpoint, "--user", "root:secret")
-        patient = (
-            f"--dial-timeout={PATIENCE_S}s",
-            f"--command-timeout={PATIENCE_S}s",
-        )  # two and five seconds, else
+        # Two and five seconds, else.
+        patient = (f"--dial-timeout={PATIENCE_S}s", f"--command-timeout={PATIENCE_S}s")
         control = Path(find_etcd()).with_name("etcdctl")
         process = await asyncio.create_subprocess_exec(
             control, *as_root, *patient, *permission, stdout=subprocess.DEVNULL
