@@ -6,12 +6,13 @@ import errno
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from phalanx.chaos import injector, watch
 from phalanx.chaos.acts import Acts
 from phalanx.chaos.faults import Opened, Wait
-from phalanx.chaos.guard import Guard
+from phalanx.chaos.guard import Guard, _let_go
 from phalanx.chaos.hold import Held, hold
 from phalanx.chaos.jobs import Agent, Process, Worker, descendants, open_process, same_job
 from phalanx.chaos.orders import Orders
@@ -70,11 +71,19 @@ def test_a_guard_continues_what_it_was_given_when_it_is_let_go(sleeper: subproce
     os.close(fd)
 
 
-def test_a_guard_continues_it_when_it_is_time(sleeper: subprocess.Popen[bytes]) -> None:
+def test_a_guard_continues_it_when_it_is_time(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def when_given_something(kept: Collection[int]) -> None:
+        select.select(kept, [], [])
+        _let_go(kept)
+
+    # Else its time may be over before it is given the process.
+    monkeypatch.setattr("phalanx.chaos.guard._let_go", when_given_something)
     fd = os.pidfd_open(sleeper.pid)
     sleeper.send_signal(signal.SIGSTOP)
     wait_until_it_is_stopped(sleeper.pid)
-    with Guard(2.0) as guard:  # it must not be over before it is given the process
+    with Guard(0.2) as guard:
         assert guard.take(fd)
         wait_until_it_runs(sleeper.pid)
     os.close(fd)
@@ -83,8 +92,6 @@ def test_a_guard_continues_it_when_it_is_time(sleeper: subprocess.Popen[bytes]) 
 def test_a_guard_whose_time_is_over_says_that_nobody_is_to_be_stopped(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
-    import select
-
     fd = os.pidfd_open(sleeper.pid)
     with Guard(0.0) as guard:
         assert select.select([guard], [], [], LIMIT_S)[0]

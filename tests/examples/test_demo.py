@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pexpect
 import pytest
-from tests.system.launch import LIMIT_S, survivors_with
+from tests.system.launch import LIMIT_S, has_ended, survivors_with
 
 from phalanx.events import job
 
@@ -108,9 +108,10 @@ def test_a_terminal_gets_a_picture_that_changes_in_place(
         demo.expect("job succeeded")
         last = str(demo.before).rpartition("Phalanx demo")[2]  # the picture that stays
         demo.expect("the same, to the")
+        assert has_ended(demo.pid)  # pexpect waits for that without a limit, or hangs up what is at its end
         demo.expect(pexpect.EOF)
         shown = demo.before
-        demo.wait()  # what is at its end is hung up otherwise
+        demo.wait()
     assert demo.exitstatus == 0, shown
     coloured = re.compile(r"\x1b\[[\d;]*3\dm")
     assert shown is not None
@@ -128,6 +129,7 @@ def test_ctrl_c_ends_all_of_it(tmp_path: Path) -> None:
         demo.expect("checkpoint of step 20 saved")
         demo.sendintr()
         demo.expect("interrupted; the job was stopped, and nothing of it is left")
+        assert has_ended(demo.pid)
         demo.expect(pexpect.EOF)
         demo.wait()
     assert demo.exitstatus == 128 + signal.SIGINT

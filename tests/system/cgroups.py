@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 import uuid
@@ -50,22 +49,13 @@ class MemoryCgroup:
         while True:
             for pid in (self.folder / "cgroup.procs").read_text().split():
                 with contextlib.suppress(ProcessLookupError):
-                    _kill(int(pid))
+                    os.kill(int(pid), signal.SIGKILL)
             # Who has been started meanwhile forbids that, and who has not left yet; nobody tells.
             with contextlib.suppress(OSError):
                 self.folder.rmdir()
                 return
             assert time.monotonic() < deadline, f"{self.folder} cannot be removed"
             time.sleep(0.01)
-
-
-def _kill(pid: int) -> None:
-    pidfd = os.pidfd_open(pid)
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        select.select([pidfd], [], [], LIMIT_S)
-    finally:
-        os.close(pidfd)
 
 
 @contextlib.contextmanager

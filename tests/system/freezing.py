@@ -65,8 +65,9 @@ class Freezer:
             time.sleep(0.01)
 
 
+@pytest.fixture(name="freezer")
 def a_freezer() -> Iterator[Freezer]:
-    """The body of a fixture."""
+    """For tests that import it; those without such a hierarchy of cgroups are skipped."""
     try:
         freezer = Freezer()
     except OSError as error:

@@ -221,14 +221,7 @@ class Job:
         """Wait until no process with the job's token is alive, except the pids in `but`."""
         deadline = time.monotonic() + LIMIT_S
         while alive := [survivor for survivor in self.survivors() if survivor.pid not in but]:
-            try:
-                pidfd = os.pidfd_open(alive[0].pid)
-            except ProcessLookupError:
-                continue
-            try:
-                ended, _, _ = select.select([pidfd], [], [], max(0.0, deadline - time.monotonic()))
-            finally:
-                os.close(pidfd)
+            ended = has_ended(alive[0].pid, max(0.0, deadline - time.monotonic()))
             assert ended, f"still alive: {alive}\n{self.so_far()}"
 
     @property
@@ -329,11 +322,23 @@ def survivors_with(token: str) -> list[Survivor]:
     return found
 
 
+def has_ended(pid: int, within_s: float = LIMIT_S) -> bool:
+    """Wait until this process has ended, whether its parent reaps it or not; False: it has not in that time."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([pidfd], [], [], within_s)[0])
+    finally:
+        os.close(pidfd)
+
+
 def _pairs_of_ports() -> Iterator[int]:
     """The first of two neighbours, for ever: below jobs' default port, and the range of outgoing connections.
 
-    Tests that run beside this one, in other processes of xdist, have other ports, and this process has each only once:
-    one that was free when it was looked at is not taken by them until it is used.
+    Tests that run beside this one, in other processes of xdist, have other ports, and in this process no pair comes
+    again before all its others: one that was free when it was looked at is not taken by them until it is used.
     """
     number = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))

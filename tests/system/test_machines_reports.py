@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
-import select
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.system.launch import LIMIT_S, Script
+from tests.system.launch import Script, has_ended
 from tests.system.machines import LONG_LEASE, Agent, Agents, Network, begin_together, c10d
 
 MEMBER = "from meeting import attend; attend()"
@@ -97,15 +95,6 @@ def test_all_nodes_and_a_spare_print_the_same_report_and_leave_the_same_files(
         assert f"logs of this node: {left.parent}" in agent.stderr.decode()
 
 
-def wait_ended(pid: int) -> None:
-    """Until a process has ended whose parent does not reap it meanwhile."""
-    pidfd = os.pidfd_open(pid)
-    try:
-        assert select.select([pidfd], [], [], LIMIT_S)[0]
-    finally:
-        os.close(pidfd)
-
-
 def _ranks(text: str) -> list[int]:
     ends = [one.split("-") for one in text.split(", ")]
     return [rank for one in ends for rank in range(int(one[0]), int(one[-1]) + 1)]
@@ -150,7 +139,7 @@ def test_a_symptom_that_is_seen_first_yields_to_the_failure_behind_it_on_another
     begin_together(members, world=2)
     members[1].freeze()
     network.order("vanish", b)
-    wait_ended(members[1].until("vanishing").pid)  # or its agent would stop it, when it goes on
+    assert has_ended(members[1].until("vanishing").pid)  # or its agent would stop it, when it goes on
     network.order("raise Connection reset by peer", a)
     members[0].printed("Connection reset by peer")
     members[0].until("obeying")

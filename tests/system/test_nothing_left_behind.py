@@ -6,10 +6,11 @@ import contextlib
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from tests.system.launch import Launch, Script, survivors_with
+from tests.system.launch import LIMIT_S, Launch, Script, survivors_with
 
 # Each rank starts a plain child, one in a session of its own, and a daemon (double fork, own session).
 FAMILY = """
@@ -280,10 +281,13 @@ def test_a_child_that_the_launcher_had_before_it_was_the_launcher_is_spared(laun
     sidecar_pid = int((job.folder / "sidecar").read_text())
     alive = {survivor.pid for survivor in job.survivors()}
     left = alive
+    deadline = time.monotonic() + LIMIT_S
     while left:
+        assert time.monotonic() < deadline, f"still alive: {left}"
         for pid in left:
             with contextlib.suppress(ProcessLookupError):  # a shell ends by itself when its child has ended
                 os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
         left = {survivor.pid for survivor in job.survivors()}  # it may have started one meanwhile
     assert sidecar_pid in alive
 

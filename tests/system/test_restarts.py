@@ -32,7 +32,9 @@ FAILS_UNTIL = """
 """
 
 
-def test_each_attempt_has_a_port_of_its_own_that_rank_0_can_bind(launch: Launch, script: Script) -> None:
+def test_each_attempt_has_another_port_than_the_last_one_and_rank_0_can_bind_it(
+    launch: Launch, script: Script
+) -> None:
     job = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 2, script(FAILS_UNTIL), 2)
 
     assert job.wait() == 0
@@ -44,7 +46,7 @@ def test_each_attempt_has_a_port_of_its_own_that_rank_0_can_bind(launch: Launch,
     by_restart = {n: {event["MASTER_PORT"] for event in begun if event.restart == n} for n in range(3)}
     assert all(len(ports) == 1 for ports in by_restart.values()), "ranks of one attempt agree"
     (first,), (second,), (third,) = by_restart.values()
-    # The first one may be given again: nobody reaches it any more.
+    # The third may be the first one again: nobody reaches it any more.
     assert first != second != third
     assert all(event["can_bind"] for event in begun if event.rank == 0)
 

@@ -6,18 +6,11 @@ Theme D7. The wait is the grace and five seconds; nothing here waits for less by
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
-from tests.system.freezing import Freezer, a_freezer
+from tests.system.freezing import Freezer, a_freezer  # noqa: F401 # fixture
 from tests.system.launch import Job, Launch, Script
 from tests.system.machines import TOGETHER, Agents, Network, begin_together, c10d
-
-
-@pytest.fixture
-def freezer() -> Iterator[Freezer]:
-    yield from a_freezer()
-
 
 RANK_1_FAILS = """
     import os, sys, time

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.system.freezing import Freezer, a_freezer
+from tests.system.freezing import Freezer, a_freezer  # noqa: F401 # fixture
 
 from phalanx.agent.processes.keeper import _PACKET, Keeper, _KeeperProcess, _Op
 from phalanx.multiprocessing.pidfd import has_ended
@@ -164,11 +164,6 @@ def test_children_without_the_mark_are_found_by_descent_and_by_session(
     one.process.kill()
     assert has_ended(one.keeper_fd, LIMIT_S)
     assert sleepers_of(nap) == []
-
-
-@pytest.fixture
-def freezer() -> Iterator[Freezer]:
-    yield from a_freezer()
 
 
 def test_an_orphan_that_waits_in_the_kernel_is_ended_when_it_can_be_told_whose_it_is(

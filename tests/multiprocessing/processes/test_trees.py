@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.system.freezing import Freezer, a_freezer
+from tests.system.freezing import Freezer, a_freezer  # noqa: F401 # fixture
 
 from phalanx.multiprocessing import trees
 from phalanx.multiprocessing.pidfd import has_ended
@@ -59,11 +59,6 @@ def tree(job: str) -> Iterator[ProcessTree]:
     time.sleep(2 * TICK_S)
     yield tree
     tree.close()
-
-
-@pytest.fixture
-def freezer() -> Iterator[Freezer]:
-    yield from a_freezer()
 
 
 def pids(tree: ProcessTree) -> set[int]:
