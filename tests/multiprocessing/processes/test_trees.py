@@ -325,7 +325,7 @@ class QuickDeath(ProcessTree):
 
     def _scan(self) -> list[JobProcess]:
         found = super()._scan()
-        if self.victim is not None:
+        if found and self.victim is not None:  # its environment may not be there yet when its start returns
             self.victim.kill()
             self.victim.wait()
         return found
