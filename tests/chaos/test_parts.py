@@ -338,3 +338,14 @@ def test_agents_are_of_one_job_by_its_id_its_places_and_where_they_meet() -> Non
     assert not same_job([first], agent("y", 1, pid=20))
     assert not same_job([first], agent("x", 0, pid=20))  # two nodes 0
     assert not same_job([first], agent("x", 1, pid=20, master="b:1"))  # the same round in another place
+
+
+def test_a_line_is_one_write_also_where_nothing_is_buffered() -> None:
+    """With PYTHONUNBUFFERED, as in many containers, `print` writes a line's end by itself."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = "from phalanx.chaos.watch import Watch; Watch(None).say('killed'); Watch(None).say('done')"
+    with ours, theirs:
+        subprocess.run(
+            [sys.executable, "-u", "-c", code], stderr=theirs.fileno(), check=True, timeout=LIMIT_S
+        )
+        assert [ours.recv(4096).rpartition(b": ")[2] for _ in range(2)] == [b"killed\n", b"done\n"]

@@ -46,9 +46,10 @@ class Watch:
         self._tell_at = math.inf
 
     def say(self, words: str) -> None:
-        """Print a line."""
+        """Print a line, at once and in one piece: the job writes to the same place."""
         with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
-            print(f"chaos: {time.monotonic() - self.start_at:.1f} s: {words}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"chaos: {time.monotonic() - self.start_at:.1f} s: {words}\n")
+            sys.stderr.flush()
 
     def begin(self) -> None:
         """Something else is waited for from now on."""
