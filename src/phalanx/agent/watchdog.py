@@ -22,9 +22,9 @@ from phalanx.agent.spec import JobSpec
 from phalanx.agent.stacks import TimerExpired
 from phalanx.errors._printable import printable
 from phalanx.multiprocessing.inotify import Inotify
-from phalanx.multiprocessing.marks import names_job
+from phalanx.multiprocessing.marks import marked
 from phalanx.multiprocessing.masks import all_signals_blocked
-from phalanx.multiprocessing.procfs import read_file, read_stat, start_ticks_of
+from phalanx.multiprocessing.procfs import read_stat, start_ticks_of
 from phalanx.records import changed
 from phalanx.timer.client import OUR_TIMER_FILE, TIMER_FILE
 from phalanx.timer.file_server import FileTimerServer
@@ -131,10 +131,8 @@ class Watchdog:
         stat = read_stat(pid)
         if stat is None:
             return False
-        if stat.state == "D":  # reading its environment could wait with it, in the kernel, for ever
-            return stat.parent == os.getpid()
-        environment = read_file(f"/proc/{pid}/environ", None)
-        return environment is not None and names_job(environment, b"PHALANX_JOB=", self._mark)
+        is_marked = marked(stat, b"PHALANX_JOB=", self._mark)
+        return stat.parent == os.getpid() if is_marked is None else is_marked
 
     def ends(self, pid: int, scope: str, folder: str) -> None:
         """A worker was sent its signal: whoever sees its end, in this loop and so later, finds the reason."""

@@ -36,9 +36,8 @@ __all__ = ["JobProcess", "ProcessTree", "become_subreaper"]
 _GONE = "ZX"
 _RESERVED = 3  # one to read /proc with, one for a pidfd, one for who opens something in between
 _PR_SET_CHILD_SUBREAPER = 36
-_PATIENCE_S = (
-    0.02  # with who cannot be told from a stranger just now; what it needs from a disk is mostly there then
-)
+# With who cannot be told from a stranger just now: what it needs from a disk is mostly there then.
+_PATIENCE_S = 0.02
 _LOOK_AGAIN_S = 0.002
 # A process has 1024 descriptors by default, and 256 workers use most of them. The rest of a larger tree is watched
 # after the scan that follows the end of these.

@@ -80,9 +80,8 @@ class BackendStore(Store):
         self._task: asyncio.Task[None] | None = None
         self._is_open = True
         self._is_deaf = False
-        self._forgiven: dict[
-            int, int
-        ] = {}  # leases that were due before a call which took long, with their counts
+        # Leases that were due before a call which took long, with their counts.
+        self._forgiven: dict[int, int] = {}
         """The backend failed when it was asked last."""
 
     # The port

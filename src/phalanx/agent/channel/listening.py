@@ -17,7 +17,7 @@ __all__ = ["Door", "listener_at", "new_socket_folder", "peer_uid"]
 BACKLOG = 1024  # a node's workers connect within the same moment
 PATH_BYTES_MAX = 107  # sun_path of unix(7), without its zero
 FOLDER_BYTES_MAX = 60  # leaves room for our own names
-ACCEPT_PAUSE_S = 1.0
+ACCEPT_PAUSE_S = 1.0  # when no descriptor is left for one more
 _CREDENTIALS = struct.Struct("3i")  # ucred of unix(7): pid, uid, gid
 
 
@@ -51,9 +51,9 @@ def listener_at(path: str) -> socket.socket:
 
 
 class Door:
-    """Where connections come in: each gets what ``make`` makes. Not asyncio's own server: closing that leaks a
-    connection that it has accepted and not yet introduced.
+    """Where connections come in: each gets what ``make`` makes.
 
+    Not asyncio's own server: closing that leaks a connection that it has accepted and not yet introduced.
     ``why_full`` says why one more would be too many, if it would, with this number of those that are not introduced
     yet; ``refused`` is told of what could not come in.
     """
